@@ -105,11 +105,25 @@ pub struct Address {
     pub secondary: bool,
 }
 
+impl Address {
+    /// The prefix the kernel takes as directly reachable through the link: that of the peer, if there is one.
+    pub fn on_link(&self) -> IpNet {
+        match self.peer {
+            // the kernel has one prefix length for both and applies it to the peer
+            Some(peer) => IpNet::new(peer, self.net.prefix_len()).unwrap_or(self.net).trunc(),
+            None => self.net.trunc(),
+        }
+    }
+}
+
 /// One way of a route.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct NextHop {
     pub link: Option<Ifindex>,
+    /// An IPv6 address in an IPv4 route is RTA_VIA.
     pub gateway: Option<IpAddr>,
+    /// RTNH_F_ONLINK: the gateway was not checked against the link's prefixes.
+    pub onlink: bool,
 }
 
 /// What a route does with a packet (RTN_*).
@@ -127,7 +141,9 @@ pub struct Route {
     /// A source-specific IPv6 route (`from PREFIX`); None is the usual case.
     pub from: Option<IpNet>,
     pub kind: RouteKind,
-    /// More than one is a multipath route; routes through nexthop objects are resolved by the kernel's own dump.
+    /// More than one is a multipath route. Routes through nexthop objects are resolved by the kernel's own dump, except
+    /// where `net.ipv4.nexthop_compat_mode` is 0: no hop then. Several IPv6 routes of one destination and metric that are
+    /// no multipath route (one connected prefix on two links) stay several.
     pub hops: Vec<NextHop>,
     /// RTA_PREFSRC.
     pub source: Option<IpAddr>,
@@ -144,6 +160,115 @@ impl Route {
     /// Whether the destination is the default route of its family.
     pub fn is_default(&self) -> bool {
         self.destination.prefix_len() == 0
+    }
+
+    /// The route as one of ours: protocol 157, one way, through a link. None for every foreign route.
+    ///
+    /// Equal to the [`OwnRoute`] it was installed from, if that one has a metric (see [`OwnRoute::metric`]).
+    pub fn as_own(&self) -> Option<OwnRoute> {
+        let [hop] = self.hops.as_slice() else { return None };
+        let own =
+            self.protocol == OWN_PROTOCOL && self.kind == RouteKind::Unicast && self.from.is_none() && self.tos == 0;
+        own.then_some(OwnRoute {
+            destination: self.destination,
+            link: hop.link?,
+            gateway: hop.gateway,
+            source: self.source,
+            metric: self.metric,
+            mtu: self.mtu,
+            onlink: hop.onlink,
+        })
+    }
+}
+
+/// Protocol id (RTPROT_*) of the routes we install; the kernel and iproute2 name none with this number.
+pub const OWN_PROTOCOL: u8 = 157;
+
+/// A unicast route of ours in the main table: protocol [`OWN_PROTOCOL`], TOS 0, scope link if it has no gateway.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct OwnRoute {
+    /// Host bits are not looked at.
+    pub destination: IpNet,
+    pub link: Ifindex,
+    /// Of the destination's family; None is a directly reachable destination.
+    pub gateway: Option<IpAddr>,
+    /// Preferred source, an address of this host.
+    pub source: Option<IpAddr>,
+    /// RTA_PRIORITY, lower wins. IPv6 has no 0: the kernel takes it as 1024 ([`OwnRoute::kernel_metric`]), and that is what
+    /// an observed route carries.
+    pub metric: u32,
+    /// In bytes.
+    pub mtu: Option<u32>,
+    /// Take the gateway as directly reachable although no prefix of the link holds it.
+    pub onlink: bool,
+}
+
+/// What is done to an [`OwnRoute`], as iproute2 names it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum RouteVerb {
+    Add,
+    Replace,
+    Delete,
+}
+
+impl RouteVerb {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Add => "add",
+            Self::Replace => "replace",
+            Self::Delete => "del",
+        }
+    }
+}
+
+impl OwnRoute {
+    /// The metric the kernel gives a route that asks for none: 0 in IPv4, 1024 (IP6_RT_PRIO_USER) in IPv6.
+    pub fn default_metric(destination: &IpNet) -> u32 {
+        match destination {
+            IpNet::V4(_) => 0,
+            IpNet::V6(_) => 1024,
+        }
+    }
+
+    /// The metric as the kernel keeps and reports it.
+    pub fn kernel_metric(&self) -> u32 {
+        if self.metric == 0 { Self::default_metric(&self.destination) } else { self.metric }
+    }
+
+    /// The `ip route` command that does the same, with `link_name` for the link.
+    pub fn command(&self, verb: RouteVerb, link_name: &str) -> String {
+        let family = match self.destination {
+            IpNet::V4(_) => "",
+            IpNet::V6(_) => " -6",
+        };
+        let mut command = format!("ip{family} route {} {}", verb.name(), self.destination.trunc());
+        let mut word = |name: &str, value: &dyn fmt::Display| {
+            command.push_str(&format!(" {name} {value}"));
+        };
+        if let Some(gateway) = self.gateway {
+            word("via", &gateway);
+        }
+        word("dev", &link_name);
+        word("proto", &OWN_PROTOCOL);
+        if self.gateway.is_none() {
+            word("scope", &"link");
+        }
+        if self.kernel_metric() != 0 {
+            word("metric", &self.kernel_metric());
+        }
+        // the rest is no part of what identifies a route
+        if verb != RouteVerb::Delete {
+            if let Some(source) = self.source {
+                word("src", &source);
+            }
+            if let Some(mtu) = self.mtu {
+                word("mtu", &mtu);
+            }
+            if self.onlink {
+                command.push_str(" onlink");
+            }
+        }
+        command
     }
 }
 
@@ -242,5 +367,86 @@ impl Inventory {
 
     pub fn neighbour(&self, link: Ifindex, address: IpAddr) -> Option<&Neighbour> {
         self.neighbours.iter().find(|n| n.link == link && n.address == address)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn route(destination: &str, gateway: Option<&str>) -> OwnRoute {
+        OwnRoute {
+            destination: destination.parse().unwrap(),
+            link: Ifindex(3),
+            gateway: gateway.map(|g| g.parse().unwrap()),
+            source: None,
+            metric: 0,
+            mtu: None,
+            onlink: false,
+        }
+    }
+
+    #[test]
+    fn a_full_ipv4_route_reads_as_its_ip_command() {
+        let full = OwnRoute {
+            source: Some("10.20.0.10".parse().unwrap()),
+            metric: 7,
+            mtu: Some(1400),
+            onlink: true,
+            ..route("172.30.5.1/16", Some("10.20.0.1"))
+        };
+        assert_eq!(
+            full.command(RouteVerb::Add, "eth1"),
+            "ip route add 172.30.0.0/16 via 10.20.0.1 dev eth1 proto 157 metric 7 src 10.20.0.10 mtu 1400 onlink"
+        );
+        assert_eq!(
+            full.command(RouteVerb::Delete, "eth1"),
+            "ip route del 172.30.0.0/16 via 10.20.0.1 dev eth1 proto 157 metric 7"
+        );
+    }
+
+    #[test]
+    fn an_ipv6_command_says_the_metric_the_kernel_will_give() {
+        assert_eq!(
+            route("fd00:30::/48", None).command(RouteVerb::Replace, "eth1"),
+            "ip -6 route replace fd00:30::/48 dev eth1 proto 157 scope link metric 1024"
+        );
+    }
+
+    #[test]
+    fn only_a_single_way_unicast_route_of_our_protocol_is_own() {
+        let hop = NextHop { link: Some(Ifindex(3)), gateway: Some("10.20.0.1".parse().unwrap()), onlink: false };
+        let observed = Route {
+            destination: "172.30.0.0/16".parse().unwrap(),
+            from: None,
+            kind: RouteKind::Unicast,
+            hops: vec![hop.clone()],
+            source: None,
+            metric: 0,
+            mtu: None,
+            protocol: OWN_PROTOCOL,
+            tos: 0,
+        };
+        assert_eq!(observed.as_own(), Some(route("172.30.0.0/16", Some("10.20.0.1"))));
+        assert_eq!(Route { protocol: 4, ..observed.clone() }.as_own(), None);
+        assert_eq!(Route { kind: RouteKind::Other, ..observed.clone() }.as_own(), None);
+        assert_eq!(Route { tos: 8, ..observed.clone() }.as_own(), None);
+        for hops in [vec![], vec![hop.clone(), hop]] {
+            assert_eq!(Route { hops, ..observed.clone() }.as_own(), None);
+        }
+    }
+
+    #[test]
+    fn the_on_link_prefix_of_a_point_to_point_address_is_the_peers() {
+        let address = |peer: Option<&str>| Address {
+            link: Ifindex(1),
+            net: "10.0.0.1/24".parse().unwrap(),
+            peer: peer.map(|p| p.parse().unwrap()),
+            tentative: false,
+            deprecated: false,
+            secondary: false,
+        };
+        assert_eq!(address(None).on_link(), "10.0.0.0/24".parse::<IpNet>().unwrap());
+        assert_eq!(address(Some("10.9.0.7")).on_link(), "10.9.0.0/24".parse::<IpNet>().unwrap());
     }
 }

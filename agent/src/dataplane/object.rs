@@ -1,0 +1,24 @@
+//! The eBPF object inside the binary.
+
+/// The object file with both programs.
+#[cfg(programs_built)]
+pub(super) fn bytes() -> &'static [u8] {
+    const OBJECT: &[u8] = aya::include_bytes_aligned!(env!("NICPATH_OBJECT"));
+    OBJECT
+}
+
+/// Compiles, so that `cargo clippy` and `cargo doc` work without the eBPF tool chain, but makes no code.
+#[cfg(not(programs_built))]
+pub(super) fn bytes() -> &'static [u8] {
+    missing::<()>()
+}
+
+#[cfg(not(programs_built))]
+fn missing<T>() -> &'static [u8] {
+    const {
+        #[expect(clippy::panic, reason = "evaluated by the compiler, when code is made, never at run time")]
+        {
+            panic!("the eBPF programs are not built from this source yet: run `cargo xtask build`")
+        }
+    }
+}

@@ -1,0 +1,396 @@
+//! The node daemon: waits for changes of manifests and host, and runs the pipeline for each.
+
+use std::{
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use k8s_openapi::{apimachinery::pkg::apis::meta::v1::Condition, jiff::Timestamp};
+use tokio::time::{Instant, MissedTickBehavior};
+use tracing::{error, info, warn};
+
+use crate::{
+    api::Reason,
+    backoff::Backoff,
+    config::NodeConfig,
+    merge::{NodeIdentity, merge},
+    netlink::{Change, Watch},
+    pipeline::{LookError, Pipeline, View, problems_of},
+    source::{ManifestError, dir, watch::DirWatch},
+    state::{LastGood, State},
+    status::{Problem, StatusReport, report},
+    telemetry::Telemetry,
+};
+
+/// Settings and programs are compared this often: the kernel announces no change of them.
+const GLANCE: Duration = Duration::from_secs(1);
+/// Everything is read anew this often, in case a message was missed.
+const RESYNC: Duration = Duration::from_secs(60);
+/// Changes that come together are handled together.
+const SETTLE: Duration = Duration::from_millis(50);
+
+/// Why the pipeline runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Cause {
+    Start,
+    Manifests,
+    /// The kernel announced a change.
+    Host,
+    /// Netlink messages were lost.
+    Overflow,
+    /// Settings or programs differ from what we left.
+    Drift,
+    /// Something could not be done before.
+    Retry,
+    Periodic,
+}
+
+impl Cause {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Start => "start",
+            Self::Manifests => "manifests",
+            Self::Host => "host",
+            Self::Overflow => "overflow",
+            Self::Drift => "drift",
+            Self::Retry => "retry",
+            Self::Periodic => "periodic",
+        }
+    }
+}
+
+/// Reads manifests, keeping the last valid ones.
+#[derive(Debug)]
+pub struct Manifests {
+    dir: PathBuf,
+    node: NodeIdentity,
+    /// What is wrong with the directory now; the last valid configuration is in force.
+    pub errors: Vec<ManifestError>,
+}
+
+impl Manifests {
+    pub fn new(dir: impl Into<PathBuf>, node: NodeIdentity) -> Self {
+        Self { dir: dir.into(), node, errors: Vec::new() }
+    }
+
+    /// The directory's configuration and its text; None if it has errors, which are kept in `errors`.
+    pub fn read(&mut self) -> Option<(NodeConfig, LastGood)> {
+        let read = dir::read_files(&self.dir).map(|read| read.files);
+        let read = read.and_then(|files| dir::parse(&files).map(|objects| (files, objects)));
+        match read {
+            Ok((files, objects)) => {
+                self.errors.clear();
+                let config = merge(&objects, &self.node);
+                Some((config, LastGood { node: self.node.name.clone(), labels: self.node.labels.clone(), files }))
+            }
+            Err(errors) => {
+                self.errors = errors;
+                None
+            }
+        }
+    }
+
+    /// The configuration that was valid last, from an earlier run.
+    pub fn recall(&self, state: &State) -> Option<NodeConfig> {
+        let last = state.last_good.as_ref()?;
+        let objects = dir::parse(&last.files).ok()?;
+        Some(merge(&objects, &NodeIdentity { name: last.node.clone(), labels: last.labels.clone() }))
+    }
+
+    fn problems(&self) -> impl Iterator<Item = Problem> + '_ {
+        self.errors.iter().map(|error| Problem { reason: error.reason, message: error.to_string() })
+    }
+}
+
+/// The daemon's state between two runs of the pipeline.
+#[derive(Debug)]
+pub struct Node<'a> {
+    pipeline: Pipeline,
+    manifests: Manifests,
+    state: State,
+    config: NodeConfig,
+    telemetry: &'a Telemetry,
+    conditions: Vec<Condition>,
+    problems: Vec<Problem>,
+    view: Option<View>,
+    /// For what could not be done.
+    retry: Backoff,
+    /// For what others keep undoing.
+    contest: Backoff,
+    start: Instant,
+    /// Reported last, so that a state that lasts is logged once.
+    logged: Vec<String>,
+    /// The kernel announced a change of neighbours since they were read.
+    stale_neighbours: bool,
+}
+
+impl<'a> Node<'a> {
+    /// Takes over what an earlier run left behind. The first look comes with [`Node::run`].
+    pub fn new(pipeline: Pipeline, manifests: Manifests, state: State, telemetry: &'a Telemetry) -> Self {
+        let conditions = pipeline.state_dir.load_conditions().unwrap_or_default();
+        Self {
+            pipeline,
+            manifests,
+            state,
+            config: NodeConfig::default(),
+            telemetry,
+            conditions,
+            problems: Vec::new(),
+            view: None,
+            retry: Backoff::new(Duration::from_secs(1), Duration::from_secs(60)),
+            contest: Backoff::new(Duration::from_millis(200), Duration::from_secs(30)),
+            start: Instant::now(),
+            logged: Vec::new(),
+            stale_neighbours: false,
+        }
+    }
+
+    /// Works until `stop` completes. Stopping changes nothing on the node.
+    pub async fn run(mut self, stop: impl Future<Output = ()>) {
+        let mut stop = std::pin::pin!(stop);
+        let mut watch = self.watch_host().await;
+        let mut dir_watch = self.watch_dir();
+        self.reload();
+        self.cycle(Cause::Start).await;
+        let mut glance = tokio::time::interval(GLANCE);
+        glance.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut resync = tokio::time::interval_at(Instant::now() + RESYNC, RESYNC);
+        resync.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            let cause = tokio::select! {
+                () = &mut stop => return,
+                change = next_change(&mut watch) => match change {
+                    Some(change) => self.gather(change, &mut watch).await,
+                    None => {
+                        watch = self.watch_host().await;
+                        Some(Cause::Overflow)
+                    }
+                },
+                () = next_dir_change(&mut dir_watch) => {
+                    tokio::time::sleep(SETTLE * 2).await;
+                    Some(Cause::Manifests)
+                }
+                _ = glance.tick() => {
+                    self.refresh_neighbours().await;
+                    self.glance()
+                }
+                _ = resync.tick() => {
+                    if dir_watch.is_none() {
+                        dir_watch = self.watch_dir();
+                    }
+                    Some(Cause::Periodic)
+                }
+            };
+            self.telemetry.beat();
+            let Some(cause) = cause else {
+                continue;
+            };
+            if matches!(cause, Cause::Manifests | Cause::Periodic) {
+                self.reload();
+            }
+            if self.may_act(cause) {
+                self.cycle(cause).await;
+            }
+        }
+    }
+
+    /// Waits for the burst to end, at most a while. Neighbours come and go all the time and decide nothing: they only
+    /// make the report stale.
+    async fn gather(&mut self, first: Change, watch: &mut Option<Watch>) -> Option<Cause> {
+        if first == Change::Neighbours {
+            self.stale_neighbours = true;
+            return None;
+        }
+        let end = Instant::now() + SETTLE * 4;
+        let mut lost = first == Change::Overflow;
+        while let Ok(Some(change)) =
+            tokio::time::timeout(SETTLE.min(end.saturating_duration_since(Instant::now())), next_change(watch)).await
+        {
+            lost |= change == Change::Overflow;
+            if Instant::now() >= end {
+                break;
+            }
+        }
+        Some(if lost { Cause::Overflow } else { Cause::Host })
+    }
+
+    /// Brings the gateways' states in the report up to date.
+    async fn refresh_neighbours(&mut self) {
+        if !std::mem::take(&mut self.stale_neighbours) {
+            return;
+        }
+        let Ok(neighbours) = self.pipeline.netlink.neighbours().await else {
+            return;
+        };
+        let Some(mut view) = self.view.take() else {
+            return;
+        };
+        view.inventory.neighbours = neighbours;
+        self.publish(&view);
+        self.view = Some(view);
+    }
+
+    /// Compares what the kernel does not announce; also time to try again what failed.
+    fn glance(&self) -> Option<Cause> {
+        let Some(view) = &self.view else {
+            return Some(Cause::Retry);
+        };
+        match self.pipeline.glance(view, &self.state) {
+            Ok(steps) if steps != view.steps => Some(Cause::Drift),
+            Ok(_) if !view.steps.is_empty() => Some(Cause::Retry),
+            Ok(_) => None,
+            Err(_) => Some(Cause::Retry),
+        }
+    }
+
+    fn may_act(&self, cause: Cause) -> bool {
+        let now = self.start.elapsed();
+        match cause {
+            Cause::Retry => self.retry.is_due(now),
+            Cause::Drift => self.contest.is_due(now),
+            Cause::Start | Cause::Manifests | Cause::Host | Cause::Overflow | Cause::Periodic => true,
+        }
+    }
+
+    /// Reads the manifests; with errors the last valid ones stay in force.
+    fn reload(&mut self) {
+        match self.manifests.read() {
+            Some((config, last_good)) => {
+                self.config = config;
+                self.state_with(|state| state.last_good = Some(last_good));
+            }
+            None if self.view.is_none() => {
+                if let Some(config) = self.manifests.recall(&self.state) {
+                    warn!("the manifests have errors; starting with the last valid ones");
+                    self.config = config;
+                }
+            }
+            None => {}
+        }
+    }
+
+    fn state_with(&mut self, change: impl FnOnce(&mut State)) {
+        let mut next = self.state.clone();
+        change(&mut next);
+        if next != self.state {
+            match self.pipeline.state_dir.save(&next) {
+                Ok(()) => self.state = next,
+                Err(e) => warn!("cannot remember the configuration: {e}"),
+            }
+        }
+    }
+
+    /// Look, plan, apply, look again, report.
+    async fn cycle(&mut self, cause: Cause) {
+        let now = self.start.elapsed();
+        self.telemetry.resyncs.get_or_create(&vec![("cause", cause.name().to_owned())]).inc();
+        self.problems = self.manifests.problems().collect();
+        let looked = self.pipeline.look(&self.config, &self.state).await;
+        let view = match looked {
+            Ok(view) => view,
+            Err(e) => return self.blind(&e, now),
+        };
+        let corrected = !view.steps.is_empty();
+        let view = if corrected { self.settle(cause, view).await } else { Ok(view) };
+        let view = match view {
+            Ok(view) => view,
+            Err(e) => return self.blind(&e, now),
+        };
+        if view.steps.is_empty() {
+            self.retry.reset();
+        } else {
+            self.retry.tried(now);
+        }
+        if corrected && matches!(cause, Cause::Drift | Cause::Host) {
+            self.contest.tried(now);
+        }
+        self.publish(&view);
+        self.view = Some(view);
+    }
+
+    async fn settle(&mut self, cause: Cause, view: View) -> Result<View, LookError> {
+        let started = Instant::now();
+        let outcome = self.pipeline.settle(&view, &mut self.state, &mut self.problems).await;
+        self.telemetry.apply_seconds.observe(started.elapsed().as_secs_f64());
+        for step in &outcome.done {
+            if matches!(cause, Cause::Drift | Cause::Host | Cause::Overflow | Cause::Periodic) {
+                let kind = vec![("kind", step.action.kind().to_owned())];
+                self.telemetry.corrections.get_or_create(&kind).inc();
+            }
+        }
+        info!(
+            cause = cause.name(),
+            done = outcome.done.len(),
+            failed = outcome.failed.len(),
+            "applied, the first: {}",
+            outcome.done.first().map_or_else(|| "nothing".to_owned(), |s| s.action.command(&view.inventory))
+        );
+        self.problems.extend(problems_of(&outcome, &view.inventory));
+        self.pipeline.look(&self.config, &self.state).await
+    }
+
+    /// Nothing is concluded from a host that cannot be read.
+    fn blind(&mut self, error: &LookError, now: Duration) {
+        error!("{error}; nothing is changed");
+        self.retry.tried(now);
+        self.view = None;
+    }
+
+    fn publish(&mut self, view: &View) {
+        let report: StatusReport = report(view.facts(&self.manifests.node.name, &self.problems), &self.conditions, Timestamp::now());
+        if report.conditions != self.conditions {
+            self.conditions.clone_from(&report.conditions);
+            if let Err(e) = self.pipeline.state_dir.save_conditions(&self.conditions) {
+                warn!("cannot record conditions: {e}");
+            }
+        }
+        let worth_a_line: Vec<String> = report
+            .conditions
+            .iter()
+            .filter(|c| (c.status == "True") != matches!(c.type_.as_str(), "Ready" | "Applied"))
+            .map(|c| format!("{}: {}: {}", c.type_, c.reason, c.message))
+            .collect();
+        for line in worth_a_line.iter().filter(|line| !self.logged.contains(line)) {
+            warn!("{line}");
+        }
+        self.logged = worth_a_line;
+        let slots = view.desired.nics.iter().map(|nic| (nic.slot, nic.name.clone())).collect();
+        self.telemetry.publish(report, slots);
+    }
+
+    async fn watch_host(&self) -> Option<Watch> {
+        Watch::open(crate::netlink::WATCH_BUFFER_BYTES)
+            .inspect_err(|e| warn!("cannot watch the host's network, comparing every {RESYNC:?}: {e}"))
+            .ok()
+    }
+
+    fn watch_dir(&self) -> Option<DirWatch> {
+        DirWatch::new(&self.manifests.dir)
+            .inspect_err(|e| warn!("{e}; reading it every {RESYNC:?}"))
+            .ok()
+    }
+}
+
+async fn next_change(watch: &mut Option<Watch>) -> Option<Change> {
+    match watch {
+        Some(watch) => watch.next().await,
+        None => std::future::pending().await,
+    }
+}
+
+async fn next_dir_change(watch: &mut Option<DirWatch>) {
+    match watch {
+        Some(watch) => watch.changed().await,
+        None => std::future::pending().await,
+    }
+}
+
+/// A problem for a directory that does not exist, said before anything starts.
+pub fn check_dir(dir: &Path) -> Result<(), Problem> {
+    if dir.is_dir() {
+        Ok(())
+    } else {
+        let message = format!("{} is no directory: give the one with the manifests by --manifests", dir.display());
+        Err(Problem { reason: Reason::Unreadable, message })
+    }
+}
