@@ -5,7 +5,8 @@ use std::{
     time::Duration,
 };
 
-use k8s_openapi::{apimachinery::pkg::apis::meta::v1::Condition, jiff::Timestamp};
+use ipnet::IpNet;
+use k8s_openapi::jiff::Timestamp;
 use tokio::time::{Instant, MissedTickBehavior};
 use tracing::{error, info, warn};
 
@@ -16,8 +17,9 @@ use crate::{
     merge::{NodeIdentity, merge},
     netlink::{Change, Watch},
     pipeline::{LookError, Pipeline, View, problems_of},
+    plan::{Action, Step},
     source::{ManifestError, dir, watch::DirWatch},
-    state::{LastGood, State},
+    state::{LastGood, Recorded, State},
     status::{Problem, StatusReport, report},
     telemetry::Telemetry,
 };
@@ -64,24 +66,37 @@ impl Cause {
 pub struct Manifests {
     dir: PathBuf,
     node: NodeIdentity,
+    protect: Vec<IpNet>,
     /// What is wrong with the directory now; the last valid configuration is in force.
     pub errors: Vec<ManifestError>,
 }
 
 impl Manifests {
-    pub fn new(dir: impl Into<PathBuf>, node: NodeIdentity) -> Self {
-        Self { dir: dir.into(), node, errors: Vec::new() }
+    /// `protect` is remembered with the configuration, for a status without an agent.
+    pub fn new(dir: impl Into<PathBuf>, node: NodeIdentity, protect: Vec<IpNet>) -> Self {
+        Self { dir: dir.into(), node, protect, errors: Vec::new() }
     }
 
-    /// The directory's configuration and its text; None if it has errors, which are kept in `errors`.
+    /// The directory's configuration and its text; None if it has errors, which are kept in `errors`. A directory
+    /// without any manifest is an error: whoever wants nothing done uninstalls, and a volume that is not mounted yet or
+    /// any more must not take the node's routes away.
     pub fn read(&mut self) -> Option<(NodeConfig, LastGood)> {
-        let read = dir::read_files(&self.dir).map(|read| read.files);
+        let read = dir::read_files(&self.dir).and_then(|read| match read.files.as_slice() {
+            [] => Err(vec![self.no_manifests()]),
+            _ => Ok(read.files),
+        });
         let read = read.and_then(|files| dir::parse(&files).map(|objects| (files, objects)));
         match read {
             Ok((files, objects)) => {
                 self.errors.clear();
                 let config = merge(&objects, &self.node);
-                Some((config, LastGood { node: self.node.name.clone(), labels: self.node.labels.clone(), files }))
+                let last_good = LastGood {
+                    node: self.node.name.clone(),
+                    labels: self.node.labels.clone(),
+                    protect: self.protect.clone(),
+                    files,
+                };
+                Some((config, last_good))
             }
             Err(errors) => {
                 self.errors = errors;
@@ -90,16 +105,31 @@ impl Manifests {
         }
     }
 
-    /// The configuration that was valid last, from an earlier run.
-    pub fn recall(&self, state: &State) -> Option<NodeConfig> {
-        let last = state.last_good.as_ref()?;
-        let objects = dir::parse(&last.files).ok()?;
-        Some(merge(&objects, &NodeIdentity { name: last.node.clone(), labels: last.labels.clone() }))
+    fn no_manifests(&self) -> ManifestError {
+        ManifestError {
+            file: self.dir.display().to_string(),
+            line: None,
+            document: None,
+            kind: String::new(),
+            name: String::new(),
+            field: String::new(),
+            value: String::new(),
+            reason: Reason::Unreadable,
+            message: "holds no manifest".to_owned(),
+            cure: "put one there; `nicpath uninstall` takes everything back".to_owned(),
+        }
     }
 
     fn problems(&self) -> impl Iterator<Item = Problem> + '_ {
         self.errors.iter().map(|error| Problem { reason: error.reason, message: error.to_string() })
     }
+}
+
+/// The configuration that was valid last, from an earlier run.
+pub fn recall(state: &State) -> Option<NodeConfig> {
+    let last = state.last_good.as_ref()?;
+    let objects = dir::parse(&last.files).ok()?;
+    Some(merge(&objects, &NodeIdentity { name: last.node.clone(), labels: last.labels.clone() }))
 }
 
 /// The daemon's state between two runs of the pipeline.
@@ -110,8 +140,9 @@ pub struct Node<'a> {
     state: State,
     config: NodeConfig,
     telemetry: &'a Telemetry,
-    conditions: Vec<Condition>,
+    recorded: Recorded,
     problems: Vec<Problem>,
+    lasting: Option<Problem>,
     view: Option<View>,
     /// For what could not be done.
     retry: Backoff,
@@ -122,26 +153,37 @@ pub struct Node<'a> {
     logged: Vec<String>,
     /// The kernel announced a change of neighbours since they were read.
     stale_neighbours: bool,
+    /// A change of the host has not been looked at yet.
+    postponed: bool,
 }
 
 impl<'a> Node<'a> {
     /// Takes over what an earlier run left behind. The first look comes with [`Node::run`].
-    pub fn new(pipeline: Pipeline, manifests: Manifests, state: State, telemetry: &'a Telemetry) -> Self {
-        let conditions = pipeline.state_dir.load_conditions().unwrap_or_default();
+    /// `lasting` is a problem found at the start that only people can solve.
+    pub fn new(
+        pipeline: Pipeline,
+        manifests: Manifests,
+        state: State,
+        telemetry: &'a Telemetry,
+        lasting: Option<Problem>,
+    ) -> Self {
+        let recorded = pipeline.state_dir.load_recorded().unwrap_or_default();
         Self {
             pipeline,
             manifests,
             state,
             config: NodeConfig::default(),
             telemetry,
-            conditions,
+            recorded,
             problems: Vec::new(),
+            lasting,
             view: None,
             retry: Backoff::new(Duration::from_secs(1), Duration::from_secs(60)),
             contest: Backoff::new(Duration::from_millis(200), Duration::from_secs(30)),
             start: Instant::now(),
             logged: Vec::new(),
             stale_neighbours: false,
+            postponed: false,
         }
     }
 
@@ -235,6 +277,9 @@ impl<'a> Node<'a> {
         let Some(view) = &self.view else {
             return Some(Cause::Retry);
         };
+        if self.postponed {
+            return Some(Cause::Host);
+        }
         match self.pipeline.glance(view, &self.state) {
             Ok(steps) if steps != view.steps => Some(Cause::Drift),
             Ok(_) if !view.steps.is_empty() => Some(Cause::Retry),
@@ -243,12 +288,19 @@ impl<'a> Node<'a> {
         }
     }
 
-    fn may_act(&self, cause: Cause) -> bool {
+    /// A change of the host is followed at once, unless somebody keeps undoing what we do: then at growing intervals.
+    fn may_act(&mut self, cause: Cause) -> bool {
+        const PATIENCE: u32 = 5;
         let now = self.start.elapsed();
         match cause {
             Cause::Retry => self.retry.is_due(now),
             Cause::Drift => self.contest.is_due(now),
-            Cause::Start | Cause::Manifests | Cause::Host | Cause::Overflow | Cause::Periodic => true,
+            Cause::Host => {
+                let acts = self.contest.tries() < PATIENCE || self.contest.is_due(now);
+                self.postponed = !acts;
+                acts
+            }
+            Cause::Start | Cause::Manifests | Cause::Overflow | Cause::Periodic => true,
         }
     }
 
@@ -260,7 +312,7 @@ impl<'a> Node<'a> {
                 self.state_with(|state| state.last_good = Some(last_good));
             }
             None if self.view.is_none() => {
-                if let Some(config) = self.manifests.recall(&self.state) {
+                if let Some(config) = recall(&self.state) {
                     warn!("the manifests have errors; starting with the last valid ones");
                     self.config = config;
                 }
@@ -284,7 +336,7 @@ impl<'a> Node<'a> {
     async fn cycle(&mut self, cause: Cause) {
         let now = self.start.elapsed();
         self.telemetry.resyncs.get_or_create(&vec![("cause", cause.name().to_owned())]).inc();
-        self.problems = self.manifests.problems().collect();
+        self.problems = self.lasting.iter().cloned().chain(self.manifests.problems()).collect();
         let looked = self.pipeline.look(&self.config, &self.state).await;
         let view = match looked {
             Ok(view) => view,
@@ -301,9 +353,6 @@ impl<'a> Node<'a> {
         } else {
             self.retry.tried(now);
         }
-        if corrected && matches!(cause, Cause::Drift | Cause::Host) {
-            self.contest.tried(now);
-        }
         self.publish(&view);
         self.view = Some(view);
     }
@@ -312,11 +361,15 @@ impl<'a> Node<'a> {
         let started = Instant::now();
         let outcome = self.pipeline.settle(&view, &mut self.state, &mut self.problems).await;
         self.telemetry.apply_seconds.observe(started.elapsed().as_secs_f64());
-        for step in &outcome.done {
-            if matches!(cause, Cause::Drift | Cause::Host | Cause::Overflow | Cause::Periodic) {
-                let kind = vec![("kind", step.action.kind().to_owned())];
-                self.telemetry.corrections.get_or_create(&kind).inc();
-            }
+        let before = self.view.as_ref();
+        let corrections: Vec<&Step> =
+            outcome.done.iter().filter(|step| before.is_some_and(|before| is_correction(&step.action, before))).collect();
+        for step in &corrections {
+            let kind = vec![("kind", step.action.kind().to_owned())];
+            self.telemetry.corrections.get_or_create(&kind).inc();
+        }
+        if !corrections.is_empty() {
+            self.contest.tried(self.start.elapsed());
         }
         info!(
             cause = cause.name(),
@@ -337,11 +390,13 @@ impl<'a> Node<'a> {
     }
 
     fn publish(&mut self, view: &View) {
-        let report: StatusReport = report(view.facts(&self.manifests.node.name, &self.problems), &self.conditions, Timestamp::now());
-        if report.conditions != self.conditions {
-            self.conditions.clone_from(&report.conditions);
-            if let Err(e) = self.pipeline.state_dir.save_conditions(&self.conditions) {
-                warn!("cannot record conditions: {e}");
+        let facts = view.facts(&self.manifests.node.name, &self.problems);
+        let report: StatusReport = report(facts, &self.recorded.conditions, Timestamp::now());
+        let recorded = Recorded { conditions: report.conditions.clone(), problems: self.problems.clone() };
+        if recorded != self.recorded {
+            match self.pipeline.state_dir.save_recorded(&recorded) {
+                Ok(()) => self.recorded = recorded,
+                Err(e) => warn!("cannot record conditions: {e}"),
             }
         }
         let worth_a_line: Vec<String> = report
@@ -368,6 +423,25 @@ impl<'a> Node<'a> {
         DirWatch::new(&self.manifests.dir)
             .inspect_err(|e| warn!("{e}; reading it every {RESYNC:?}"))
             .ok()
+    }
+}
+
+/// Whether an action puts back what held before and is still wanted, so that somebody else must have changed it.
+fn is_correction(action: &Action, before: &View) -> bool {
+    let settled = |wanted: bool| wanted && !before.steps.iter().any(|step| step.action == *action);
+    match action {
+        Action::SetSysctl { key, value, .. } => settled(before.desired.sysctls.get(key) == Some(value)),
+        Action::AddRoute(route) | Action::ReplaceRoute { new: route, .. } => {
+            settled(before.desired.routes.iter().any(|item| item.route == *route))
+        }
+        Action::Attach { hook, .. } | Action::Refresh { hook } => settled(before.desired.nic(hook.link).is_some()),
+        Action::DeleteRoute(_)
+        | Action::RestoreSysctl { .. }
+        | Action::Load { .. }
+        | Action::Unload
+        | Action::Publish { .. }
+        | Action::Detach { .. }
+        | Action::Commit => false,
     }
 }
 

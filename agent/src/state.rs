@@ -8,10 +8,15 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use ipnet::IpNet;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use nix::{
+    errno::Errno,
+    fcntl::{Flock, FlockArg},
+};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
-use crate::{config::PerFamily, inventory::SysctlKey, source::dir::ManifestFile};
+use crate::{api::Reason, config::PerFamily, inventory::SysctlKey, source::dir::ManifestFile, status::Problem};
 
 /// The state directory.
 #[derive(Debug, Clone)]
@@ -53,6 +58,9 @@ pub struct State {
 pub struct LastGood {
     pub node: String,
     pub labels: BTreeMap<String, String>,
+    /// What `--protect` said.
+    #[serde(default)]
+    pub protect: Vec<IpNet>,
     pub files: Vec<ManifestFile>,
 }
 
@@ -71,8 +79,32 @@ struct Original {
     value: String,
 }
 
+/// What was reported last, so that a status without an agent knows it.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Recorded {
+    /// With the times since when they hold.
+    pub conditions: Vec<Condition>,
+    pub problems: Vec<Problem>,
+}
+
+/// Held by whoever changes the node; ends with the process, however that ends.
+#[derive(Debug)]
+pub struct Lock {
+    _file: Flock<fs::File>,
+}
+
+/// Whether the lock could be taken.
+#[derive(Debug)]
+pub enum Locking {
+    Taken(Lock),
+    /// By the process with this number, as far as it can be told.
+    Held(Option<i32>),
+}
+
 const STATE: &str = "state.json";
-const CONDITIONS: &str = "conditions.json";
+const RECORDED: &str = "recorded.json";
+const LOCK: &str = "lock";
 
 impl StateDir {
     pub fn new(dir: impl Into<PathBuf>) -> Self {
@@ -100,6 +132,23 @@ impl StateDir {
         })
     }
 
+    /// As [`StateDir::load`], but a damaged file is put aside: a node that boots must get its routes, even if what to
+    /// restore at the end is then not known.
+    pub fn load_or_set_aside(&self) -> (State, Option<Problem>) {
+        match self.load() {
+            Ok(state) => (state, None),
+            Err(error) => {
+                let aside = self.dir.join(format!("{STATE}.damaged"));
+                let kept = match fs::rename(self.dir.join(STATE), &aside) {
+                    Ok(()) => format!("kept as {}", aside.display()),
+                    Err(e) => format!("left in place: {e}"),
+                };
+                let message = format!("{error}; {kept}, starting without it");
+                (State::default(), Some(Problem { reason: Reason::Unreadable, message }))
+            }
+        }
+    }
+
     /// Replaces what is remembered.
     pub fn save(&self, state: &State) -> Result<(), StateError> {
         let file = StateFile {
@@ -118,19 +167,42 @@ impl StateDir {
         self.write(STATE, &file)
     }
 
-    /// Conditions as last reported, so that a status without an agent knows since when they hold.
-    pub fn load_conditions(&self) -> Result<Vec<Condition>, StateError> {
-        Ok(self.read(CONDITIONS)?.unwrap_or_default())
+    /// What was reported last.
+    pub fn load_recorded(&self) -> Result<Recorded, StateError> {
+        Ok(self.read(RECORDED)?.unwrap_or_default())
     }
 
-    /// See [`StateDir::load_conditions`].
-    pub fn save_conditions(&self, conditions: &[Condition]) -> Result<(), StateError> {
-        self.write(CONDITIONS, &conditions)
+    /// See [`StateDir::load_recorded`].
+    pub fn save_recorded(&self, recorded: &Recorded) -> Result<(), StateError> {
+        self.write(RECORDED, recorded)
+    }
+
+    /// Takes the lock unless another process has it.
+    pub fn lock(&self) -> Result<Locking, StateError> {
+        let path = self.dir.join(LOCK);
+        let failed = |source| StateError { path: path.clone(), source };
+        fs::create_dir_all(&self.dir).map_err(failed)?;
+        let open = fs::OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path);
+        match Flock::lock(open.map_err(failed)?, FlockArg::LockExclusiveNonblock) {
+            Ok(mut file) => {
+                let mut note = || -> io::Result<()> {
+                    file.set_len(0)?;
+                    writeln!(file, "{}", std::process::id())
+                };
+                // the number is for people only
+                let _unwritten = note();
+                Ok(Locking::Taken(Lock { _file: file }))
+            }
+            Err((_, Errno::EWOULDBLOCK)) => {
+                Ok(Locking::Held(fs::read_to_string(&path).ok().and_then(|text| text.trim().parse().ok())))
+            }
+            Err((_, errno)) => Err(failed(errno.into())),
+        }
     }
 
     /// Removes our files, and the directory if nothing else is in it.
     pub fn remove(&self) -> Result<(), StateError> {
-        for name in [STATE, CONDITIONS] {
+        for name in [STATE, RECORDED, LOCK] {
             let path = self.dir.join(name);
             match fs::remove_file(&path) {
                 Err(source) if source.kind() != io::ErrorKind::NotFound => return Err(StateError { path, source }),
@@ -191,7 +263,7 @@ mod tests {
         let state = State {
             originals: [(key, "1".to_owned())].into(),
             gateways: [("eth1".to_owned(), gateways)].into(),
-            last_good: Some(LastGood { node: "n".into(), labels: BTreeMap::new(), files: vec![ManifestFile { name: "a".into(), text: "b".into() }] }),
+            last_good: Some(LastGood { node: "n".into(), labels: BTreeMap::new(), protect: vec![], files: vec![ManifestFile { name: "a".into(), text: "b".into() }] }),
         };
         state_dir.save(&state).unwrap();
         assert_eq!(state_dir.load().unwrap(), state);
@@ -201,11 +273,35 @@ mod tests {
     }
 
     #[test]
+    fn the_lock_is_held_by_one_and_free_when_that_one_is_gone() {
+        let dir = tempfile::tempdir().unwrap();
+        let state_dir = StateDir::new(dir.path());
+        let first = state_dir.lock().unwrap();
+        assert!(matches!(first, Locking::Taken(_)));
+        let own = i32::try_from(std::process::id()).unwrap();
+        assert!(matches!(state_dir.lock().unwrap(), Locking::Held(Some(pid)) if pid == own));
+        drop(first);
+        assert!(matches!(state_dir.lock().unwrap(), Locking::Taken(_)));
+    }
+
+    #[test]
     fn a_damaged_file_is_an_error_that_names_it_and_not_an_empty_memory() {
         let dir = tempfile::tempdir().unwrap();
         fs::write(dir.path().join(STATE), "{\"originals\": [").unwrap();
         let error = StateDir::new(dir.path()).load().unwrap_err().to_string();
         assert!(error.contains("state.json"), "{error}");
+    }
+
+    #[test]
+    fn a_damaged_file_is_kept_aside_when_the_agent_starts() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(dir.path().join(STATE), "{").unwrap();
+        let state_dir = StateDir::new(dir.path());
+        let (state, problem) = state_dir.load_or_set_aside();
+        assert_eq!(state, State::default());
+        assert!(problem.unwrap().message.contains("state.json.damaged"));
+        assert!(dir.path().join("state.json.damaged").exists());
+        assert_eq!(state_dir.load_or_set_aside(), (State::default(), None));
     }
 
     #[test]

@@ -181,7 +181,7 @@ pub struct Facts<'a> {
 }
 
 /// Something that is wrong with the node beyond single objects.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Problem {
     pub reason: Reason,
     pub message: String,

@@ -70,10 +70,11 @@ impl Skb<'_> {
     #[inline(always)]
     pub(crate) fn bytes(&self) -> Linear {
         let linear = Linear { data: self.context.data(), end: self.context.data_end() };
-        if linear.data + READ_LEN <= linear.end {
+        // most short packets are whole, so their own length is the measure
+        let len = self.context.len().min(READ_LEN as u32);
+        if linear.data + len as usize <= linear.end {
             return linear;
         }
-        let len = self.context.len().min(READ_LEN as u32);
         // SAFETY: a helper call on the hook's own context. A failure leaves the packet as it is.
         unsafe { bpf_skb_pull_data(self.raw(), len) };
         Linear { data: self.context.data(), end: self.context.data_end() }

@@ -9,7 +9,7 @@ use tokio::time::Instant;
 use super::{Answer, AttachArgs, Failure, ManifestArgs, Paths, preflight};
 use crate::{
     pipeline::problems_of,
-    state::StateDir,
+    state::{Recorded, StateDir},
     status::report,
 };
 
@@ -67,12 +67,13 @@ pub(super) async fn run(args: &ApplyArgs) -> Answer {
         }
         return Ok(());
     }
+    let _lock = args.paths.lock()?;
     let mut remembered = state.clone();
     remembered.last_good = Some(last_good);
     state_dir.save(&remembered)?;
     state = remembered;
     let node = args.manifests.identity()?.name;
-    let conditions = state_dir.load_conditions()?;
+    let recorded = state_dir.load_recorded()?;
     let deadline = Instant::now() + args.wait;
     loop {
         let mut problems = Vec::new();
@@ -85,8 +86,8 @@ pub(super) async fn run(args: &ApplyArgs) -> Answer {
             tokio::time::sleep(Duration::from_millis(200)).await;
             continue;
         }
-        let report = report(view.facts(&node, &problems), &conditions, Timestamp::now());
-        state_dir.save_conditions(&report.conditions)?;
+        let report = report(view.facts(&node, &problems), &recorded.conditions, Timestamp::now());
+        state_dir.save_recorded(&Recorded { conditions: report.conditions, problems: problems.clone() })?;
         for problem in &problems {
             eprintln!("{}: {}", problem.reason, problem.message);
         }

@@ -11,11 +11,7 @@ mod switch;
 mod uninstall;
 mod why;
 
-use std::{
-    collections::BTreeMap,
-    path::PathBuf,
-    process::ExitCode,
-};
+use std::{path::PathBuf, process::ExitCode};
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use ipnet::IpNet;
@@ -26,9 +22,9 @@ use crate::{
     hook::Position,
     merge::{NodeIdentity, Protected},
     netlink::Netlink,
-    node::Manifests,
+    node::{Manifests, recall},
     pipeline::Pipeline,
-    state::{State, StateDir},
+    state::{Lock, Locking, State, StateDir},
     sysctl::Sysctls,
 };
 
@@ -211,12 +207,17 @@ impl ManifestArgs {
 
     fn read(&self) -> Result<Manifests, Failure> {
         crate::node::check_dir(&self.manifests).map_err(|problem| Failure::No(problem.message))?;
-        Ok(Manifests::new(&self.manifests, self.identity()?))
+        Ok(Manifests::new(&self.manifests, self.identity()?, self.protect.clone()))
     }
 
     fn reserved(&self) -> Protected {
-        Protected { cluster_ranges: self.protect.clone(), dns: dns_servers(), ..Protected::default() }
+        reserved(&self.protect)
     }
+}
+
+/// What no route may cover, beside what the host's network shows.
+fn reserved(protect: &[IpNet]) -> Protected {
+    Protected { cluster_ranges: protect.to_vec(), dns: dns_servers(), ..Protected::default() }
 }
 
 fn host_name() -> Result<String, Failure> {
@@ -247,12 +248,32 @@ impl Paths {
         })
     }
 
-    /// The configuration in force, from the state directory, with the node's name.
-    fn in_force(&self) -> Result<(State, NodeConfig, String), Failure> {
+    /// The configuration in force, from the state directory.
+    fn in_force(&self) -> Result<InForce, Failure> {
         let state = StateDir::new(&self.state_dir).load()?;
-        let node = state.last_good.as_ref().map_or_else(host_name, |last| Ok(last.node.clone()))?;
-        let identity = NodeIdentity { name: node.clone(), labels: BTreeMap::new() };
-        let config = Manifests::new("", identity).recall(&state).unwrap_or_default();
-        Ok((state, config, node))
+        let last = state.last_good.clone().unwrap_or_default();
+        let node = if last.node.is_empty() { host_name()? } else { last.node };
+        let config = recall(&state).unwrap_or_default();
+        Ok(InForce { state, config, node, reserved: reserved(&last.protect) })
     }
+
+    /// Takes the lock for a command that changes the node and ends.
+    fn lock(&self) -> Result<Lock, Failure> {
+        match StateDir::new(&self.state_dir).lock()? {
+            Locking::Taken(lock) => Ok(lock),
+            Locking::Held(pid) => Err(Failure::No(format!(
+                "another nicpath{} works with {}: stop it first",
+                pid.map(|pid| format!(" (pid {pid})")).unwrap_or_default(),
+                self.state_dir.display()
+            ))),
+        }
+    }
+}
+
+/// What an earlier run was told.
+struct InForce {
+    state: State,
+    config: NodeConfig,
+    node: String,
+    reserved: Protected,
 }

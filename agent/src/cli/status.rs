@@ -3,10 +3,9 @@
 use clap::Args;
 use k8s_openapi::jiff::Timestamp;
 
-use super::{Answer, Output, Paths, preflight};
+use super::{Answer, InForce, Output, Paths, preflight};
 use crate::{
     hook::Position,
-    merge::Protected,
     status::{GatewayReport, NicReport, NodeMode, ProgramReport, ProgramState, StatusReport, report, route_counts},
     table::Table,
 };
@@ -21,11 +20,11 @@ pub(super) struct StatusArgs {
 
 pub(super) async fn run(args: &StatusArgs) -> Answer {
     preflight::check(&args.paths.bpffs, preflight::Need::Read)?;
-    let (state, config, node) = args.paths.in_force()?;
-    let pipeline = args.paths.pipeline(Position::default(), Protected::default())?;
+    let InForce { state, config, node, reserved } = args.paths.in_force()?;
+    let pipeline = args.paths.pipeline(Position::default(), reserved)?;
     let view = pipeline.look(&config, &state).await?;
-    let recorded = pipeline.state_dir.load_conditions()?;
-    let report = report(view.facts(&node, &[]), &recorded, Timestamp::now());
+    let recorded = pipeline.state_dir.load_recorded()?;
+    let report = report(view.facts(&node, &recorded.problems), &recorded.conditions, Timestamp::now());
     match args.output {
         Output::Json => println!("{}", serde_json::to_string_pretty(&report)?),
         Output::Yaml => print!("{}", serde_saphyr::to_string(&report)?),

@@ -13,6 +13,7 @@ pub(super) struct UninstallArgs {
 
 pub(super) async fn run(args: &UninstallArgs) -> Answer {
     preflight::check(&args.paths.bpffs, preflight::Need::Read)?;
+    let lock = args.paths.lock()?;
     let pipeline = args.paths.pipeline(Position::default(), Protected::default())?;
     let mut state = pipeline.state_dir.load()?;
     // an empty configuration desires nothing, so the plan is to take everything back
@@ -26,6 +27,7 @@ pub(super) async fn run(args: &UninstallArgs) -> Answer {
     pipeline.dataplane.remove()?;
     if problems.is_empty() {
         pipeline.state_dir.remove()?;
+        drop(lock);
         println!("removed {} routes and settings, all programs and maps", outcome.done.len());
         return Ok(());
     }
