@@ -362,8 +362,11 @@ impl<'a> Node<'a> {
         let outcome = self.pipeline.settle(&view, &mut self.state, &mut self.problems).await;
         self.telemetry.apply_seconds.observe(started.elapsed().as_secs_f64());
         let before = self.view.as_ref();
-        let corrections: Vec<&Step> =
-            outcome.done.iter().filter(|step| before.is_some_and(|before| is_correction(&step.action, before))).collect();
+        let corrections: Vec<&Step> = outcome
+            .done
+            .iter()
+            .filter(|step| before.is_some_and(|before| is_correction(&step.action, before)))
+            .collect();
         for step in &corrections {
             let kind = vec![("kind", step.action.kind().to_owned())];
             self.telemetry.corrections.get_or_create(&kind).inc();
@@ -420,9 +423,7 @@ impl<'a> Node<'a> {
     }
 
     fn watch_dir(&self) -> Option<DirWatch> {
-        DirWatch::new(&self.manifests.dir)
-            .inspect_err(|e| warn!("{e}; reading it every {RESYNC:?}"))
-            .ok()
+        DirWatch::new(&self.manifests.dir).inspect_err(|e| warn!("{e}; reading it every {RESYNC:?}")).ok()
     }
 }
 

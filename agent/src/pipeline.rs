@@ -139,8 +139,7 @@ impl Pipeline {
                 }
             }
         }
-        let mut effects =
-            effects::Node { netlink: &self.netlink, dataplane: &self.dataplane, sysctls: &self.sysctls };
+        let mut effects = effects::Node { netlink: &self.netlink, dataplane: &self.dataplane, sysctls: &self.sysctls };
         let outcome = apply::apply(steps, &mut effects).await;
         let mut next = state.clone();
         for step in &outcome.done {

@@ -263,7 +263,12 @@ mod tests {
         let state = State {
             originals: [(key, "1".to_owned())].into(),
             gateways: [("eth1".to_owned(), gateways)].into(),
-            last_good: Some(LastGood { node: "n".into(), labels: BTreeMap::new(), protect: vec![], files: vec![ManifestFile { name: "a".into(), text: "b".into() }] }),
+            last_good: Some(LastGood {
+                node: "n".into(),
+                labels: BTreeMap::new(),
+                protect: vec![],
+                files: vec![ManifestFile { name: "a".into(), text: "b".into() }],
+            }),
         };
         state_dir.save(&state).unwrap();
         assert_eq!(state_dir.load().unwrap(), state);

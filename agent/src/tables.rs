@@ -88,7 +88,7 @@ impl TableSpec {
             placed.map_err(|Full| full("NICs", self.nics.len(), MAX_NICS))?;
         }
         let owners = self.owners.iter().map(|(ip, slot)| (Addr::from_ip(*ip), *slot as u16));
-        tables.place_owners(owners).map_err(|Full| full("owned addresses", self.owners.len(), OWNED_ADDRESSES))?;
+        tables.place_owners(&owners).map_err(|Full| full("owned addresses", self.owners.len(), OWNED_ADDRESSES))?;
         if self.prefixes.len() > OWNED_PREFIXES {
             return Err(full("owned prefixes", self.prefixes.len(), OWNED_PREFIXES));
         }
@@ -102,11 +102,7 @@ impl TableSpec {
     }
 
     /// What published tables and the two tries say.
-    pub fn from_parts(
-        tables: &Tables,
-        prefixes: BTreeMap<IpNet, Slot>,
-        hops: BTreeMap<(Slot, IpNet), Hop>,
-    ) -> Self {
+    pub fn from_parts(tables: &Tables, prefixes: BTreeMap<IpNet, Slot>, hops: BTreeMap<(Slot, IpNet), Hop>) -> Self {
         Self {
             nics: tables.managed().map(|(slot, nic)| (slot, NicEntry::from_abi(nic))).collect(),
             owners: tables.owners().map(|(addr, slot)| (addr.to_ip(), Slot::from(slot))).collect(),

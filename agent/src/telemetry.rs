@@ -166,9 +166,10 @@ fn lines(
 
 fn node_metrics(report: &StatusReport, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
     let gauge = MetricType::Gauge;
-    let ready = report.nics.iter().map(|nic| {
-        (vec![("nic", nic.name.clone()), ("network", nic.network.clone())], u64::from(nic.ready))
-    });
+    let ready = report
+        .nics
+        .iter()
+        .map(|nic| (vec![("nic", nic.name.clone()), ("network", nic.network.clone())], u64::from(nic.ready)));
     lines(encoder, "nic_ready", "Whether a managed NIC answers what it is asked", gauge, ready)?;
     let gateways = report.nics.iter().flat_map(|nic| {
         nic.gateways.iter().map(|gateway| {
@@ -215,8 +216,7 @@ fn packet_metrics(shared: &Shared, encoder: &mut DescriptorEncoder<'_>) -> fmt::
     let notes = rows("reason", |c| matches!(c, PacketCounter::Note(_)));
     lines(encoder, "notes", "Packets passed with a note", counter, notes)?;
     let redirects = dataplane.redirects(slots()).unwrap_or_default();
-    let redirects =
-        redirects.iter().map(|row| (vec![("from", nic(row.from)), ("to", nic(row.to))], row.packets));
+    let redirects = redirects.iter().map(|row| (vec![("from", nic(row.from)), ("to", nic(row.to))], row.packets));
     lines(encoder, "redirects", "Packets moved to the NIC that owns their source", counter, redirects)
 }
 

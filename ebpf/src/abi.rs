@@ -367,8 +367,20 @@ mod pod {
         )+ };
     }
     pod!(
-        Addr, NicIndex, Nic, Owner, OwnerBucket, Tables, PrefixOwner, NextHopKey, NextHopValue, HookCounters,
-        Redirects, Meta, Switches, Event,
+        Addr,
+        NicIndex,
+        Nic,
+        Owner,
+        OwnerBucket,
+        Tables,
+        PrefixOwner,
+        NextHopKey,
+        NextHopValue,
+        HookCounters,
+        Redirects,
+        Meta,
+        Switches,
+        Event,
     );
 }
 

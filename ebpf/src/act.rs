@@ -4,15 +4,11 @@
 use aya_ebpf::{
     bindings::{__sk_buff, bpf_redir_neigh, bpf_redir_neigh__bindgen_ty_1, bpf_tunnel_key},
     btf_maps::lpm_trie::Key,
-    helpers::generated::{
-        bpf_ktime_get_ns, bpf_redirect_neigh, bpf_skb_pull_data, bpf_skb_set_tunnel_key,
-    },
+    helpers::generated::{bpf_ktime_get_ns, bpf_redirect_neigh, bpf_skb_pull_data, bpf_skb_set_tunnel_key},
     programs::TcContext,
 };
 use ebpf::{
-    abi::{
-        Addr, EGRESS, Event, MAX_NICS, NextHopKey, NextHopValue, SWITCH_OFF, TRACE_REQUEST, Tables, TraceAnswer,
-    },
+    abi::{Addr, EGRESS, Event, MAX_NICS, NextHopKey, NextHopValue, SWITCH_OFF, TRACE_REQUEST, Tables, TraceAnswer},
     packet::{Bytes, Family, Packet, READ_LEN, Wire},
     steer::{Decision, Fate, Lookup, Move, Observed},
     verdict::{COUNTERS_PER_HOOK, Counter, TC_DROP, TC_NEXT, Verdict},
@@ -191,7 +187,9 @@ impl Skb<'_> {
         let key: bpf_tunnel_key = unsafe { core::mem::zeroed() };
         // SAFETY: the helper reads `key` only. It fails for want of memory alone; the packet then keeps its route,
         // which matters for the very first packet to a silent neighbour and for no other.
-        unsafe { bpf_skb_set_tunnel_key(self.raw(), (&raw const key).cast_mut(), size_of::<bpf_tunnel_key>() as u32, 0) };
+        unsafe {
+            bpf_skb_set_tunnel_key(self.raw(), (&raw const key).cast_mut(), size_of::<bpf_tunnel_key>() as u32, 0)
+        };
         let mut hop = bpf_redir_neigh {
             nh_family: match to.hop.family {
                 Family::V4 => AF_INET,

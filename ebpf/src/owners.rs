@@ -113,7 +113,7 @@ impl Tables {
     /// # Errors
     ///
     /// [`Full`] if there are more than fit; certain not to happen up to [`crate::abi::OWNED_ADDRESSES`].
-    pub fn place_owners(&mut self, owners: impl Iterator<Item = (Addr, u16)> + Clone) -> Result<(), Full> {
+    pub fn place_owners(&mut self, owners: &(impl Iterator<Item = (Addr, u16)> + Clone)) -> Result<(), Full> {
         const SEEDS: u32 = 16;
         if owners.clone().count() > OWNER_BUCKETS * OWNER_WAYS {
             return Err(Full);
@@ -121,9 +121,8 @@ impl Tables {
         for seed in 0..SEEDS {
             self.seed = seed;
             self.owners.fill(OwnerBucket::default());
-            let placed = owners.clone().try_for_each(|(addr, slot)| {
-                self.place_owner(Owner { addr, slot, ..Owner::default() })
-            });
+            let placed =
+                owners.clone().try_for_each(|(addr, slot)| self.place_owner(Owner { addr, slot, ..Owner::default() }));
             if placed.is_ok() {
                 self.mark_spilled();
                 return Ok(());
@@ -205,7 +204,7 @@ mod tests {
     fn the_promised_number_of_neighbouring_addresses_fits_and_each_is_found() {
         let mut tables = Tables::boxed();
         let owners = dense(OWNED_ADDRESSES);
-        tables.place_owners(owners.iter().copied()).unwrap();
+        tables.place_owners(&owners.iter().copied()).unwrap();
         for (addr, slot) in &owners {
             assert_eq!(tables.owner(*addr).map(|o| o.slot), Some(*slot));
         }
@@ -218,7 +217,7 @@ mod tests {
     #[test]
     fn more_than_all_places_is_refused_and_not_half_done_silently() {
         let mut tables = Tables::boxed();
-        assert_eq!(tables.place_owners(dense(OWNER_BUCKETS * OWNER_WAYS + 1).into_iter()), Err(Full));
+        assert_eq!(tables.place_owners(&dense(OWNER_BUCKETS * OWNER_WAYS + 1).into_iter()), Err(Full));
     }
 
     #[test]
@@ -245,7 +244,7 @@ mod tests {
             let owners: BTreeMap<u128, u16> = owners.into_iter().filter(|(a, _)| *a != 0).collect();
             let addr = |a: u128| Addr::from_bytes(a.to_be_bytes());
             let mut tables = Tables::boxed();
-            tables.place_owners(owners.iter().map(|(a, slot)| (addr(*a), *slot))).unwrap();
+            tables.place_owners(&owners.iter().map(|(a, slot)| (addr(*a), *slot))).unwrap();
             for a in owners.keys().chain(others.iter().filter(|a| **a != 0)) {
                 prop_assert_eq!(tables.owner(addr(*a)).map(|o| o.slot), owners.get(a).copied());
             }

@@ -1,6 +1,6 @@
 //! What became of a packet, why, and where it is counted.
 
-use crate::abi::{INGRESS, EGRESS};
+use crate::abi::{EGRESS, INGRESS};
 
 /// `TC_ACT_UNSPEC`, also `TCX_NEXT` (include/uapi/linux/pkt_cls.h): the next program of the hook runs.
 pub const TC_NEXT: i32 = -1;

@@ -37,7 +37,10 @@ fn capabilities() -> Result<(), Failure> {
     if missing.is_empty() {
         return Ok(());
     }
-    Err(Failure::NotPermitted(format!("this needs {}: run it as root or in a privileged container", missing.join(", "))))
+    Err(Failure::NotPermitted(format!(
+        "this needs {}: run it as root or in a privileged container",
+        missing.join(", ")
+    )))
 }
 
 fn kernel() -> Result<(), Failure> {

@@ -34,6 +34,7 @@ pub(super) async fn run(args: &UninstallArgs) -> Answer {
     for problem in &problems {
         eprintln!("{}: {}", problem.reason, problem.message);
     }
-    let left = "something could not be taken back; what is left to restore stays in the state directory, so run it again";
+    let left =
+        "something could not be taken back; what is left to restore stays in the state directory, so run it again";
     Err(Failure::No(left.to_owned()))
 }

@@ -10,10 +10,7 @@ use ebpf::{
 };
 
 use super::{Dataplane, Result, on};
-use crate::{
-    hook::Direction,
-    tables::Slot,
-};
+use crate::{hook::Direction, tables::Slot};
 
 /// One counter of one hook.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -64,9 +64,9 @@ impl Dataplane {
 
     /// Identifies the object inside this binary (64-bit FNV-1a over its bytes).
     pub fn build_id() -> u64 {
-        object::bytes().iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
-            (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
-        })
+        object::bytes()
+            .iter()
+            .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3))
     }
 
     /// Whether programs and maps are pinned, and whose.
@@ -183,7 +183,9 @@ impl Dataplane {
         let mut prefixes = self.prefixes()?;
         for (net, slot) in spec.prefixes.iter().filter(|(net, slot)| old_prefixes.get(net) != Some(slot)) {
             let (bits, bytes) = prefix_key(*net);
-            prefixes.insert(&Key::new(bits, bytes), PrefixOwner { slot: *slot }, 0).map_err(|e| on(OWNED_PREFIXES, e))?;
+            prefixes
+                .insert(&Key::new(bits, bytes), PrefixOwner { slot: *slot }, 0)
+                .map_err(|e| on(OWNED_PREFIXES, e))?;
         }
         let mut hops = self.hops()?;
         for ((slot, net), hop) in spec.hops.iter().filter(|(key, hop)| old_hops.get(key) != Some(hop)) {
@@ -221,10 +223,11 @@ impl Dataplane {
         let id = program
             .attach_with_options(&name, attach_type(hook.direction), TcAttachOptions::TcxOrder(order))
             .map_err(refused)?;
-        let link: FdLink = program.take_link(id).map_err(refused)?.try_into().map_err(|source| DataplaneError::Link {
-            path: path.clone(),
-            source,
-        })?;
+        let link: FdLink = program
+            .take_link(id)
+            .map_err(refused)?
+            .try_into()
+            .map_err(|source| DataplaneError::Link { path: path.clone(), source })?;
         // A link that is not pinned yet ends with its descriptor: dying here leaves nothing behind.
         link.pin(&path).map_err(|source| DataplaneError::Pin { path, source })?;
         Ok(())
@@ -280,7 +283,11 @@ impl Dataplane {
             match fs::remove_dir(&dir) {
                 Ok(()) => {}
                 // not ours to remove: a mount point, or somebody else's files in it
-                Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::DirectoryNotEmpty | io::ErrorKind::ResourceBusy) => {}
+                Err(e)
+                    if matches!(
+                        e.kind(),
+                        io::ErrorKind::NotFound | io::ErrorKind::DirectoryNotEmpty | io::ErrorKind::ResourceBusy
+                    ) => {}
                 Err(source) => return Err(DataplaneError::File { path: dir, source }),
             }
         }
@@ -320,7 +327,9 @@ impl Dataplane {
     fn read_tables(&self) -> Result<Option<Box<Tables>>> {
         let outer: ArrayOfMaps<MapData, MapData> = self.open_map(TABLES)?;
         match outer.get(&0, 0) {
-            Ok(inner) => raw::read_tables(&inner).map(Some).map_err(|source| DataplaneError::Read { map: TABLES, source }),
+            Ok(inner) => {
+                raw::read_tables(&inner).map(Some).map_err(|source| DataplaneError::Read { map: TABLES, source })
+            }
             Err(MapError::KeyNotFound) => Ok(None),
             Err(e) => Err(on(TABLES, e)),
         }

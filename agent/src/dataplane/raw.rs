@@ -39,9 +39,8 @@ pub(super) fn read_tables(map: &MapData) -> io::Result<Box<Tables>> {
     };
     // SAFETY: the kernel reads four bytes at `key` and writes the map's value size, which is that of Tables as
     // checked above, at `value`; both outlive the call.
-    let answer = unsafe {
-        libc::syscall(libc::SYS_bpf, BPF_MAP_LOOKUP_ELEM, &raw mut attr, mem::size_of::<ElementAttr>())
-    };
+    let answer =
+        unsafe { libc::syscall(libc::SYS_bpf, BPF_MAP_LOOKUP_ELEM, &raw mut attr, mem::size_of::<ElementAttr>()) };
     if answer < 0 { Err(io::Error::last_os_error()) } else { Ok(tables) }
 }
 
