@@ -31,6 +31,11 @@ impl Backoff {
         self.last = Some(now);
     }
 
+    /// Whether the last try is at least `quiet` ago.
+    pub fn is_quiet(&self, now: Duration, quiet: Duration) -> bool {
+        self.last.is_none_or(|last| now >= last + quiet)
+    }
+
     /// Forgets all tries.
     pub fn reset(&mut self) {
         self.tries = 0;

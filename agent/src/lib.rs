@@ -10,6 +10,7 @@ pub mod apply;
 pub mod backoff;
 pub mod cli;
 pub mod config;
+pub mod contest;
 pub mod dataplane;
 pub mod desired;
 pub mod effects;

@@ -14,11 +14,15 @@ use crate::{
     api::Reason,
     backoff::Backoff,
     config::NodeConfig,
+    contest::{Contests, is_correction},
     merge::{NodeIdentity, merge},
     netlink::{Change, Watch},
     pipeline::{LookError, Pipeline, View, problems_of},
-    plan::{Action, Step},
-    source::{ManifestError, dir, watch::DirWatch},
+    plan::Step,
+    source::{
+        ManifestError, dir,
+        watch::{DirWatch, Fingerprint},
+    },
     state::{LastGood, Recorded, State},
     status::{Problem, StatusReport, report},
     telemetry::Telemetry,
@@ -69,18 +73,22 @@ pub struct Manifests {
     protect: Vec<IpNet>,
     /// What is wrong with the directory now; the last valid configuration is in force.
     pub errors: Vec<ManifestError>,
+    /// The directory as it was when it was read.
+    seen: Fingerprint,
 }
 
 impl Manifests {
     /// `protect` is remembered with the configuration, for a status without an agent.
     pub fn new(dir: impl Into<PathBuf>, node: NodeIdentity, protect: Vec<IpNet>) -> Self {
-        Self { dir: dir.into(), node, protect, errors: Vec::new() }
+        Self { dir: dir.into(), node, protect, errors: Vec::new(), seen: Fingerprint::default() }
     }
 
     /// The directory's configuration and its text; None if it has errors, which are kept in `errors`. A directory
     /// without any manifest is an error: whoever wants nothing done uninstalls, and a volume that is not mounted yet or
     /// any more must not take the node's routes away.
     pub fn read(&mut self) -> Option<(NodeConfig, LastGood)> {
+        // taken before reading: a change in between shows as a difference later
+        self.seen = Fingerprint::of(&self.dir);
         let read = dir::read_files(&self.dir).and_then(|read| match read.files.as_slice() {
             [] => Err(vec![self.no_manifests()]),
             _ => Ok(read.files),
@@ -102,6 +110,26 @@ impl Manifests {
                 self.errors = errors;
                 None
             }
+        }
+    }
+
+    /// Whether the directory differs from what was read.
+    fn is_stale(&self) -> bool {
+        Fingerprint::of(&self.dir) != self.seen
+    }
+
+    /// Waits until nobody writes any more, at most a while: a file that ends at a document's end for now looks complete.
+    async fn at_rest(&self) {
+        const REST: Duration = Duration::from_millis(20);
+        const TIMES: usize = 50;
+        let mut last = Fingerprint::of(&self.dir);
+        for _ in 0..TIMES {
+            tokio::time::sleep(REST).await;
+            let now = Fingerprint::of(&self.dir);
+            if now == last {
+                return;
+            }
+            last = now;
         }
     }
 
@@ -146,8 +174,10 @@ pub struct Node<'a> {
     view: Option<View>,
     /// For what could not be done.
     retry: Backoff,
-    /// For what others keep undoing.
-    contest: Backoff,
+    /// For each thing that others keep undoing.
+    contests: Contests,
+    /// No look at the host before this, so that a storm of changes cannot take a CPU.
+    rest_until: Instant,
     start: Instant,
     /// Reported last, so that a state that lasts is logged once.
     logged: Vec<String>,
@@ -179,7 +209,8 @@ impl<'a> Node<'a> {
             lasting,
             view: None,
             retry: Backoff::new(Duration::from_secs(1), Duration::from_secs(60)),
-            contest: Backoff::new(Duration::from_millis(200), Duration::from_secs(30)),
+            contests: Contests::default(),
+            rest_until: Instant::now(),
             start: Instant::now(),
             logged: Vec::new(),
             stale_neighbours: false,
@@ -209,12 +240,18 @@ impl<'a> Node<'a> {
                     }
                 },
                 () = next_dir_change(&mut dir_watch) => {
-                    tokio::time::sleep(SETTLE * 2).await;
+                    self.manifests.at_rest().await;
                     Some(Cause::Manifests)
                 }
                 _ = glance.tick() => {
                     self.refresh_neighbours().await;
-                    self.glance()
+                    if self.manifests.is_stale() {
+                        // the directory itself may be another one now
+                        dir_watch = self.watch_dir();
+                        Some(Cause::Manifests)
+                    } else {
+                        self.glance()
+                    }
                 }
                 _ = resync.tick() => {
                     if dir_watch.is_none() {
@@ -231,7 +268,9 @@ impl<'a> Node<'a> {
                 self.reload();
             }
             if self.may_act(cause) {
+                let started = Instant::now();
                 self.cycle(cause).await;
+                self.rest_until = Instant::now() + started.elapsed() * 9;
             }
         }
     }
@@ -288,19 +327,15 @@ impl<'a> Node<'a> {
         }
     }
 
-    /// A change of the host is followed at once, unless somebody keeps undoing what we do: then at growing intervals.
+    /// A change of the host is followed at once, but in a storm of them we rest nine times as long as we work.
     fn may_act(&mut self, cause: Cause) -> bool {
-        const PATIENCE: u32 = 5;
-        let now = self.start.elapsed();
         match cause {
-            Cause::Retry => self.retry.is_due(now),
-            Cause::Drift => self.contest.is_due(now),
+            Cause::Retry => self.retry.is_due(self.start.elapsed()),
             Cause::Host => {
-                let acts = self.contest.tries() < PATIENCE || self.contest.is_due(now);
-                self.postponed = !acts;
-                acts
+                self.postponed = Instant::now() < self.rest_until;
+                !self.postponed
             }
-            Cause::Start | Cause::Manifests | Cause::Overflow | Cause::Periodic => true,
+            Cause::Start | Cause::Manifests | Cause::Overflow | Cause::Drift | Cause::Periodic => true,
         }
     }
 
@@ -359,6 +394,9 @@ impl<'a> Node<'a> {
 
     async fn settle(&mut self, cause: Cause, view: View) -> Result<View, LookError> {
         let started = Instant::now();
+        let now = self.start.elapsed();
+        let mut view = view;
+        view.steps.retain(|step| self.contests.allow(&step.action, now));
         let outcome = self.pipeline.settle(&view, &mut self.state, &mut self.problems).await;
         self.telemetry.apply_seconds.observe(started.elapsed().as_secs_f64());
         let before = self.view.as_ref();
@@ -370,17 +408,17 @@ impl<'a> Node<'a> {
         for step in &corrections {
             let kind = vec![("kind", step.action.kind().to_owned())];
             self.telemetry.corrections.get_or_create(&kind).inc();
+            self.contests.corrected(&step.action, now);
         }
-        if !corrections.is_empty() {
-            self.contest.tried(self.start.elapsed());
+        if !view.steps.is_empty() {
+            info!(
+                cause = cause.name(),
+                done = outcome.done.len(),
+                failed = outcome.failed.len(),
+                "applied, the first: {}",
+                outcome.done.first().map_or_else(|| "nothing".to_owned(), |s| s.action.command(&view.inventory))
+            );
         }
-        info!(
-            cause = cause.name(),
-            done = outcome.done.len(),
-            failed = outcome.failed.len(),
-            "applied, the first: {}",
-            outcome.done.first().map_or_else(|| "nothing".to_owned(), |s| s.action.command(&view.inventory))
-        );
         self.problems.extend(problems_of(&outcome, &view.inventory));
         self.pipeline.look(&self.config, &self.state).await
     }
@@ -424,25 +462,6 @@ impl<'a> Node<'a> {
 
     fn watch_dir(&self) -> Option<DirWatch> {
         DirWatch::new(&self.manifests.dir).inspect_err(|e| warn!("{e}; reading it every {RESYNC:?}")).ok()
-    }
-}
-
-/// Whether an action puts back what held before and is still wanted, so that somebody else must have changed it.
-fn is_correction(action: &Action, before: &View) -> bool {
-    let settled = |wanted: bool| wanted && !before.steps.iter().any(|step| step.action == *action);
-    match action {
-        Action::SetSysctl { key, value, .. } => settled(before.desired.sysctls.get(key) == Some(value)),
-        Action::AddRoute(route) | Action::ReplaceRoute { new: route, .. } => {
-            settled(before.desired.routes.iter().any(|item| item.route == *route))
-        }
-        Action::Attach { hook, .. } | Action::Refresh { hook } => settled(before.desired.nic(hook.link).is_some()),
-        Action::DeleteRoute(_)
-        | Action::RestoreSysctl { .. }
-        | Action::Load { .. }
-        | Action::Unload
-        | Action::Publish { .. }
-        | Action::Detach { .. }
-        | Action::Commit => false,
     }
 }
 

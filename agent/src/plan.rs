@@ -27,24 +27,47 @@ pub struct Observed<'a> {
 /// One change.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Action {
-    SetSysctl { key: SysctlKey, value: String, previous: String },
+    SetSysctl {
+        key: SysctlKey,
+        value: String,
+        previous: String,
+    },
     /// Puts back what was there before us, and forgets it.
-    RestoreSysctl { key: SysctlKey, value: String },
+    RestoreSysctl {
+        key: SysctlKey,
+        value: String,
+    },
     /// Loads this binary's programs and pins them with their maps.
-    Load { installed: Installed },
+    Load {
+        installed: Installed,
+    },
     /// Removes pinned programs and maps that nothing is attached to.
     Unload,
     /// Replaces the tables; counters of slots that change hands start from zero.
-    Publish { new: TableSpec, old: TableSpec },
-    Attach { hook: Hook, position: Position },
+    Publish {
+        new: TableSpec,
+        old: TableSpec,
+    },
+    Attach {
+        hook: Hook,
+        position: Position,
+    },
     /// Switches a running attachment to the pinned program.
-    Refresh { hook: Hook },
-    Detach { hook: Hook, position: Position },
+    Refresh {
+        hook: Hook,
+    },
+    Detach {
+        hook: Hook,
+        position: Position,
+    },
     /// Records that all attachments run the pinned programs.
     Commit,
     AddRoute(OwnRoute),
     /// Same destination and metric, in one step.
-    ReplaceRoute { new: OwnRoute, old: OwnRoute },
+    ReplaceRoute {
+        new: OwnRoute,
+        old: OwnRoute,
+    },
     DeleteRoute(OwnRoute),
 }
 
@@ -110,7 +133,8 @@ fn programs(desired: &Desired, observed: &Observed<'_>, position: Position, step
     for nic in &desired.nics {
         for direction in Direction::ALL {
             let hook = Hook { link: nic.link, direction };
-            let attach = |why: &str| Step { action: Action::Attach { hook, position }, why: format!("{}: {why}", nic.name) };
+            let attach =
+                |why: &str| Step { action: Action::Attach { hook, position }, why: format!("{}: {why}", nic.name) };
             match found.hooks.get(&hook) {
                 Some(HookState::Attached { current: true, .. }) if !load => {}
                 Some(HookState::Attached { .. }) => steps.push(Step {
@@ -152,7 +176,9 @@ fn routes(desired: &Desired, observed: &Observed<'_>, steps: &mut Vec<Step>) {
             }
         }
     }
-    for route in present.iter().filter(|route| !kept.contains(*route)) {
+    let mut unwanted: Vec<&OwnRoute> = present.iter().filter(|route| !kept.contains(*route)).collect();
+    unwanted.sort_by_key(|route| (route.gateway.is_none(), route.destination));
+    for route in unwanted {
         let why = "no object asks for it any more".to_owned();
         steps.push(Step { action: Action::DeleteRoute(route.clone()), why });
     }
@@ -199,11 +225,9 @@ impl Action {
     /// What to do to take this back; None where nothing needs to be.
     pub fn undo(&self) -> Option<Self> {
         match self {
-            Self::SetSysctl { key, value, previous } => Some(Self::SetSysctl {
-                key: key.clone(),
-                value: previous.clone(),
-                previous: value.clone(),
-            }),
+            Self::SetSysctl { key, value, previous } => {
+                Some(Self::SetSysctl { key: key.clone(), value: previous.clone(), previous: value.clone() })
+            }
             Self::Load { installed: Installed::None } => Some(Self::Unload),
             Self::Publish { new, old } => Some(Self::Publish { new: old.clone(), old: new.clone() }),
             Self::Attach { hook, position } => Some(Self::Detach { hook: *hook, position: *position }),
@@ -248,7 +272,9 @@ impl Action {
         let name = |link| inventory.link(link).map_or_else(|| format!("if{link}"), |link| link.name.clone());
         let route = |verb, route: &OwnRoute| route.command(verb, &name(route.link));
         match self {
-            Self::SetSysctl { key, value, .. } | Self::RestoreSysctl { key, value } => format!("sysctl -w {key}={value}"),
+            Self::SetSysctl { key, value, .. } | Self::RestoreSysctl { key, value } => {
+                format!("sysctl -w {key}={value}")
+            }
             Self::Load { .. } => "nicpath: load programs".to_owned(),
             Self::Unload => "nicpath: unload programs".to_owned(),
             Self::Publish { .. } => "nicpath: publish tables".to_owned(),

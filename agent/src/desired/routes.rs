@@ -25,9 +25,11 @@ pub(super) fn desire(
         .filter(|route| route.protocol != OWN_PROTOCOL && route.from.is_none())
         .map(|route| (route.destination, route))
         .collect();
-    let mut routes = Vec::new();
-    for entry in &config.routes {
-        match resolve(entry, inventory, selected, foreign.get(&entry.destination).copied()) {
+    let mut routes: Vec<DesiredRoute> = Vec::new();
+    // a gateway may be reached by another entry's route, which is on-link
+    let (through, direct): (Vec<_>, Vec<_>) = config.routes.iter().partition(|entry| entry.gateway.is_some());
+    for entry in direct.into_iter().chain(through) {
+        match resolve(entry, inventory, selected, &routes, foreign.get(&entry.destination).copied()) {
             Ok(route) => routes.push(DesiredRoute { route, from: entry.from.clone() }),
             Err((reason, message)) => {
                 refused.push(refusal(&entry.from, Some(entry.destination.to_string()), reason, message));
@@ -41,6 +43,7 @@ fn resolve(
     entry: &RouteConfig,
     inventory: &Inventory,
     selected: &[Selected<'_>],
+    earlier: &[DesiredRoute],
     foreign: Option<&Route>,
 ) -> Result<OwnRoute, (Reason, String)> {
     let (link, managed) = nic_of(entry, inventory, selected)?;
@@ -57,8 +60,12 @@ fn resolve(
         return Err((Reason::NicDown, format!("{} is down", link.name)));
     }
     let family = entry.destination.addr();
+    let by_entry = |gateway: IpAddr| {
+        let direct = |route: &OwnRoute| route.link == link.index && route.gateway.is_none();
+        earlier.iter().any(|item| direct(&item.route) && item.route.destination.contains(&gateway))
+    };
     let gateway = match entry.gateway {
-        Some(gateway) if !is_on_link(inventory, link.index, gateway) => {
+        Some(gateway) if !is_on_link(inventory, link.index, gateway) && !by_entry(gateway) => {
             return Err((Reason::GatewayNotOnNic, format!("gateway {gateway} is in no subnet of {}", link.name)));
         }
         Some(gateway) => Some(gateway),

@@ -1,6 +1,6 @@
 //! Tells when a manifest directory may have changed.
 
-use std::path::Path;
+use std::{fs, os::unix::fs::MetadataExt as _, path::Path};
 
 use notify::{RecursiveMode, Watcher as _};
 use tokio::sync::mpsc;
@@ -43,5 +43,55 @@ impl DirWatch {
         if self.changes.recv().await.is_none() {
             std::future::pending::<()>().await;
         }
+    }
+}
+
+/// What a look at a directory's files from outside shows: names, and per file its inode, size and times. Differs after
+/// any change, also one that a watch cannot see (the directory is a link that now leads elsewhere, a network file
+/// system); costs one stat per file.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Fingerprint(Vec<(String, u64, u64, i64, i64)>);
+
+impl Fingerprint {
+    /// Of what is there now; of nothing, if the directory cannot be read.
+    pub fn of(dir: &Path) -> Self {
+        let mut files: Vec<_> = fs::read_dir(dir)
+            .into_iter()
+            .flatten()
+            .filter_map(|entry| {
+                let entry = entry.ok()?;
+                let name = entry.file_name().to_string_lossy().into_owned();
+                // follows links, as reading does
+                let data = fs::metadata(entry.path()).ok()?;
+                Some((name, data.ino(), data.size(), data.mtime(), data.mtime_nsec()))
+            })
+            .collect();
+        files.sort_unstable();
+        Self(files)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_fingerprint_tells_content_names_and_the_end_of_a_link_apart() {
+        let dir = tempfile::tempdir().unwrap();
+        let (a, b, link) = (dir.path().join("a"), dir.path().join("b"), dir.path().join("link"));
+        for (at, text) in [(&a, "1"), (&b, "22")] {
+            fs::create_dir(at).unwrap();
+            fs::write(at.join("x.yaml"), text).unwrap();
+        }
+        std::os::unix::fs::symlink(&a, &link).unwrap();
+        let first = Fingerprint::of(&link);
+        assert_eq!(first, Fingerprint::of(&link));
+        fs::remove_file(&link).unwrap();
+        std::os::unix::fs::symlink(&b, &link).unwrap();
+        let second = Fingerprint::of(&link);
+        assert_ne!(first, second);
+        fs::write(b.join("x.yaml"), "333").unwrap();
+        assert_ne!(second, Fingerprint::of(&link));
+        assert_eq!(Fingerprint::of(&dir.path().join("absent")), Fingerprint::default());
     }
 }
