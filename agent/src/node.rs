@@ -433,13 +433,6 @@ impl<'a> Node<'a> {
     fn publish(&mut self, view: &View) {
         let facts = view.facts(&self.manifests.node.name, &self.problems);
         let report: StatusReport = report(facts, &self.recorded.conditions, Timestamp::now());
-        let recorded = Recorded { conditions: report.conditions.clone(), problems: self.problems.clone() };
-        if recorded != self.recorded {
-            match self.pipeline.state_dir.save_recorded(&recorded) {
-                Ok(()) => self.recorded = recorded,
-                Err(e) => warn!("cannot record conditions: {e}"),
-            }
-        }
         let worth_a_line: Vec<String> = report
             .conditions
             .iter()
@@ -450,6 +443,13 @@ impl<'a> Node<'a> {
             warn!("{line}");
         }
         self.logged = worth_a_line;
+        let recorded = Recorded { conditions: report.conditions.clone(), problems: self.problems.clone() };
+        if recorded != self.recorded {
+            match self.pipeline.state_dir.save_recorded(&recorded) {
+                Ok(()) => self.recorded = recorded,
+                Err(e) => warn!("cannot record conditions: {e}"),
+            }
+        }
         let slots = view.desired.nics.iter().map(|nic| (nic.slot, nic.name.clone())).collect();
         self.telemetry.publish(report, slots);
     }

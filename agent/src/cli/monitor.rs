@@ -46,7 +46,7 @@ pub(super) fn run(args: &MonitorArgs) -> Answer {
     let mut events = Dataplane::new(&args.paths.bpffs).events()?;
     loop {
         poll(&mut [PollFd::new(events.as_fd(), PollFlags::POLLIN)], PollTimeout::NONE)?;
-        while let Some(event) = events.next() {
+        for event in events.by_ref() {
             let line = line(&event?);
             match args.output {
                 Output::Json | Output::Yaml => println!("{}", serde_json::to_string(&line)?),

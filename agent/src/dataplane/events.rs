@@ -33,13 +33,11 @@ impl Dataplane {
     }
 }
 
-impl Events {
-    /// The next event, if one waits.
-    ///
-    /// # Errors
-    ///
-    /// A record that is no event of this layout.
-    pub fn next(&mut self) -> Option<Result<Event>> {
+/// Ends where no event waits; more may come later. An error is a record that is no event of this layout.
+impl Iterator for Events {
+    type Item = Result<Event>;
+
+    fn next(&mut self) -> Option<Result<Event>> {
         let record = self.ring.next()?;
         let wrong = || DataplaneError::Read {
             map: EVENTS,

@@ -194,7 +194,8 @@ impl Dataplane {
         }
 
         let mut inner = Array::<MapData, Tables>::create(1, 0).map_err(|e| on(TABLES, e))?;
-        inner.set(0, &*tables, 0).map_err(|e| on(TABLES, e))?;
+        let value: &Tables = &tables;
+        inner.set(0, value, 0).map_err(|e| on(TABLES, e))?;
         let mut outer: ArrayOfMaps<MapData, Array<MapData, Tables>> = self.open_map(TABLES)?;
         outer.set(0, &inner, 0).map_err(|e| on(TABLES, e))?;
 

@@ -31,7 +31,7 @@ pub(super) fn read_tables(map: &MapData) -> io::Result<Box<Tables>> {
     let key = 0_u32;
     let mut tables = Tables::boxed();
     let mut attr = ElementAttr {
-        map_fd: map.fd().as_fd().as_raw_fd() as u32,
+        map_fd: map.fd().as_fd().as_raw_fd().cast_unsigned(),
         _pad: 0,
         key: (&raw const key) as u64,
         value: (&raw mut *tables) as u64,
