@@ -38,7 +38,7 @@ pub use self::{
     counters::{CounterRow, RedirectRow},
     error::DataplaneError,
     events::Events,
-    trace::{Explanation, Probe},
+    trace::{Explanation, Probe, Run},
 };
 use crate::{
     hook::{Direction, Hook, HookState, Installed, ObservedPrograms, Position, ProgramRef},
