@@ -48,6 +48,13 @@ impl Addr {
         Self { hi: 0, lo: u64::from_ne_bytes([0, 0, 0xff, 0xff, a, b, c, d]) }
     }
 
+    /// The IPv4 address of a mapped one as it stands in a header, read as one native word.
+    #[inline(always)]
+    pub const fn v4_word(self) -> u32 {
+        let [_, _, _, _, a, b, c, d] = self.lo.to_ne_bytes();
+        u32::from_ne_bytes([a, b, c, d])
+    }
+
     /// From 16 bytes in network order.
     pub const fn from_bytes(bytes: [u8; 16]) -> Self {
         let [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p] = bytes;

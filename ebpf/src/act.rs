@@ -10,8 +10,8 @@ use aya_ebpf::{
 use ebpf::{
     abi::{Addr, EGRESS, Event, MAX_NICS, NextHopKey, NextHopValue, SWITCH_OFF, TRACE_REQUEST, Tables, TraceAnswer},
     packet::{Bytes, Family, Packet, READ_LEN, Wire},
-    steer::{Decision, Fate, Lookup, Move, Observed},
-    verdict::{COUNTERS_PER_HOOK, Counter, TC_DROP, TC_NEXT, Verdict},
+    steer::{Decision, Fate, Lookup, Move, Observed, Rule},
+    verdict::{COUNTERS_PER_HOOK, Counter, Note, TC_DROP, TC_NEXT, Verdict},
 };
 
 use crate::maps::{COUNTERS, EVENTS, NEXT_HOPS, OWNED_PREFIXES, REDIRECTS, SWITCHES, TABLES};
@@ -36,6 +36,14 @@ impl Bytes for Linear {
         // unaligned access; elsewhere the verifier refuses the program.
         Some(unsafe { *((self.data + offset) as *const T) })
     }
+}
+
+/// What becomes of a packet, for counters, events and explanations.
+struct Told {
+    rule: Rule,
+    verdict: Verdict,
+    reason: Option<Counter>,
+    moved: Option<Move>,
 }
 
 /// A packet at a hook.
@@ -66,7 +74,10 @@ impl Skb<'_> {
     #[inline(always)]
     pub(crate) fn bytes(&self) -> Linear {
         let linear = Linear { data: self.context.data(), end: self.context.data_end() };
-        // most short packets are whole, so their own length is the measure
+        if linear.data + READ_LEN <= linear.end {
+            return linear;
+        }
+        // a short packet that is whole has no more to give
         let len = self.context.len().min(READ_LEN as u32);
         if linear.data + len as usize <= linear.end {
             return linear;
@@ -90,50 +101,86 @@ impl Skb<'_> {
         cb[0] == TRACE_REQUEST[0] && cb[1] == TRACE_REQUEST[1]
     }
 
-    /// Answers a test run: the same decision in words. `slot` 255 is the hook's own NIC.
+    /// Counts a decision and carries it out: the one place that turns a fate into a TC code. Each fate has a way of its
+    /// own to the end, so that a packet that passes carries nothing of the others along.
     #[inline(always)]
-    fn explain(&self, decision: &Decision, moved: Option<Move>, verdict: Verdict, reason: Option<Counter>) {
+    pub(crate) fn settle(&self, direction: u32, slot: u32, packet: Option<&Packet>, decision: &Decision) -> i32 {
+        let rule = decision.rule;
+        match decision.fate {
+            Fate::Pass(verdict) => self.pass(direction, slot, rule, verdict, decision.note),
+            // `nicpath off` passes everything, which is what a fate that passes does anyway
+            Fate::Move(_) | Fate::Drop(_) if is_off() => {
+                self.pass(direction, slot, Rule::Exempt, Verdict::Untouched, None)
+            }
+            Fate::Move(to) => {
+                self.tell(
+                    direction,
+                    slot,
+                    packet,
+                    &Told { rule, verdict: Verdict::Redirect, reason: None, moved: Some(to) },
+                );
+                self.redirect(to)
+            }
+            Fate::Drop(reason) => {
+                let reason = Some(Counter::Drop(reason));
+                self.tell(direction, slot, packet, &Told { rule, verdict: Verdict::Drop, reason, moved: None });
+                TC_DROP
+            }
+            Fate::Observed(Observed::Move(to)) => {
+                let verdict = Verdict::WouldRedirect;
+                self.tell(direction, slot, packet, &Told { rule, verdict, reason: None, moved: Some(to) });
+                TC_NEXT
+            }
+            Fate::Observed(Observed::Drop(reason)) => {
+                let (verdict, reason) = (Verdict::WouldDrop, Some(Counter::Drop(reason)));
+                self.tell(direction, slot, packet, &Told { rule, verdict, reason, moved: None });
+                TC_NEXT
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn pass(&self, direction: u32, slot: u32, rule: Rule, verdict: Verdict, note: Option<Note>) -> i32 {
+        let note = note.map(Counter::Note);
+        if self.is_traced() {
+            self.explain(&Told { rule, verdict, reason: note, moved: None });
+        } else {
+            count(direction, slot, verdict, note);
+        }
+        TC_NEXT
+    }
+
+    /// Counts and reports what happens to a packet that does not just pass, or explains it to a test run.
+    #[inline(always)]
+    fn tell(&self, direction: u32, slot: u32, packet: Option<&Packet>, told: &Told) {
+        if self.is_traced() {
+            return self.explain(told);
+        }
+        let counted = if matches!(told.verdict, Verdict::WouldDrop) { None } else { told.reason };
+        let seen = count(direction, slot, told.verdict, counted);
+        if let (Verdict::Redirect, Some(to), Some(row)) = (told.verdict, told.moved, REDIRECTS.get_ptr_mut(slot)) {
+            // SAFETY: a per-CPU map value; nothing else on this CPU writes it while the program runs.
+            unsafe { (&mut (*row).to)[to.slot as usize & (MAX_NICS - 1)] += 1 };
+        }
+        if let Some(packet) = packet {
+            self.report(direction, packet, told.verdict, told.reason, told.moved, seen);
+        }
+    }
+
+    /// Answers a test run in words: `slot` 255 is the hook's own NIC.
+    #[inline(always)]
+    fn explain(&self, told: &Told) {
         let answer = TraceAnswer {
-            verdict: Counter::Verdict(verdict).index() as u8,
-            rule: decision.rule as u8,
-            reason: reason.map_or(u8::MAX, |reason| reason.index() as u8),
-            slot: moved.map_or(u8::MAX, |to| to.slot as u8),
-            hop: moved.map_or([0; 4], |to| to.hop.address),
+            verdict: Counter::Verdict(told.verdict).index() as u8,
+            rule: told.rule as u8,
+            reason: told.reason.map_or(u8::MAX, |reason| reason.index() as u8),
+            slot: told.moved.map_or(u8::MAX, |to| to.slot as u8),
+            hop: told.moved.map_or([0; 4], |to| to.hop.address),
         };
         for (place, word) in answer.to_cb().into_iter().enumerate() {
             // SAFETY: cb is writable for programs of this type, one word at a time (a copy as a whole would be byte-wise
             // and is refused), hence volatile.
             unsafe { (&raw mut (*self.raw()).cb[place]).write_volatile(word) };
-        }
-    }
-
-    /// Counts a decision and carries it out: the one place that turns a fate into a TC code.
-    #[inline(always)]
-    pub(crate) fn settle(&self, direction: u32, slot: u32, packet: Option<&Packet>, decision: Decision) -> i32 {
-        let (verdict, reason, moved) = match decision.fate {
-            Fate::Pass(verdict) => (verdict, decision.note.map(Counter::Note), None),
-            Fate::Move(to) => (Verdict::Redirect, None, Some(to)),
-            Fate::Drop(reason) => (Verdict::Drop, Some(Counter::Drop(reason)), None),
-            Fate::Observed(Observed::Move(to)) => (Verdict::WouldRedirect, None, Some(to)),
-            Fate::Observed(Observed::Drop(reason)) => (Verdict::WouldDrop, Some(Counter::Drop(reason)), None),
-        };
-        if self.is_traced() {
-            self.explain(&decision, moved, verdict, reason);
-        } else {
-            let counted = if matches!(verdict, Verdict::WouldDrop) { None } else { reason };
-            let seen = count(direction, slot, verdict, counted);
-            if let (Fate::Move(to), Some(row)) = (decision.fate, REDIRECTS.get_ptr_mut(slot)) {
-                // SAFETY: a per-CPU map value; nothing else on this CPU writes it while the program runs.
-                unsafe { (&mut (*row).to)[to.slot as usize & (MAX_NICS - 1)] += 1 };
-            }
-            if let Some(packet) = packet {
-                self.report(direction, packet, verdict, reason, moved, seen);
-            }
-        }
-        match decision.fate {
-            Fate::Pass(_) | Fate::Observed(_) => TC_NEXT,
-            Fate::Drop(_) => TC_DROP,
-            Fate::Move(to) => self.redirect(to),
         }
     }
 
@@ -227,7 +274,7 @@ pub(crate) fn tables() -> Option<&'static Tables> {
 
 /// Whether `nicpath off` is in force.
 #[inline(always)]
-pub(crate) fn is_off() -> bool {
+fn is_off() -> bool {
     SWITCHES.get(0).is_some_and(|switches| switches.flags & SWITCH_OFF != 0)
 }
 

@@ -22,7 +22,7 @@ mod programs {
         verdict::{Note, TC_NEXT, Verdict},
     };
 
-    use crate::act::{Skb, Tries, is_off, tables};
+    use crate::act::{Skb, Tries, tables};
 
     /// Arrival: writes down, for every packet, the network it came from and whether it was addressed to the node.
     #[classifier]
@@ -39,23 +39,23 @@ mod programs {
         };
         let network = nic.network as u16 & MARK_NETWORK;
         let received = |note| Decision { fate: Fate::Pass(Verdict::Received), rule: Rule::Kernel, note };
-        if is_off() || skb.has_vlan_metadata() {
-            skb.set_tc_index(if is_off() { 0 } else { network });
-            return skb.settle(INGRESS, slot, None, Decision::untouched(None));
+        if skb.has_vlan_metadata() {
+            skb.set_tc_index(network);
+            return skb.settle(INGRESS, slot, None, &Decision::untouched(None));
         }
         match parse(&skb.bytes()) {
             Parsed::Ip(packet) => {
                 let to_node = if steer::is_to_node(tables, &Tries, &packet) { MARK_TO_NODE } else { 0 };
                 skb.set_tc_index(network | to_node);
-                skb.settle(INGRESS, slot, None, received(None))
+                skb.settle(INGRESS, slot, None, &received(None))
             }
             Parsed::Exempt => {
                 skb.set_tc_index(network);
-                skb.settle(INGRESS, slot, None, Decision::untouched(None))
+                skb.settle(INGRESS, slot, None, &Decision::untouched(None))
             }
             Parsed::Malformed => {
                 skb.set_tc_index(network);
-                skb.settle(INGRESS, slot, None, Decision::untouched(Some(Note::Parse)))
+                skb.settle(INGRESS, slot, None, &Decision::untouched(Some(Note::Parse)))
             }
         }
     }
@@ -74,18 +74,19 @@ mod programs {
             return TC_NEXT;
         };
         // A tag says that a device above has decided about the packet already.
-        if is_off() || skb.has_vlan_metadata() {
-            return skb.settle(EGRESS, slot, None, Decision::untouched(None));
+        if skb.has_vlan_metadata() {
+            return skb.settle(EGRESS, slot, None, &Decision::untouched(None));
         }
-        match parse(&skb.bytes()) {
+        let frame = skb.bytes();
+        match parse(&frame) {
             Parsed::Ip(packet) => {
-                let decision = steer::egress(tables, &Tries, slot, nic, &packet);
+                let decision = steer::egress(&frame, tables, &Tries, slot, nic, &packet);
                 #[cfg(debug_assertions)]
                 aya_log_ebpf::debug!(&context, "egress slot {} protocol {}", slot, packet.protocol);
-                skb.settle(EGRESS, slot, Some(&packet), decision)
+                skb.settle(EGRESS, slot, Some(&packet), &decision)
             }
-            Parsed::Exempt => skb.settle(EGRESS, slot, None, Decision::untouched(None)),
-            Parsed::Malformed => skb.settle(EGRESS, slot, None, Decision::untouched(Some(Note::Parse))),
+            Parsed::Exempt => skb.settle(EGRESS, slot, None, &Decision::untouched(None)),
+            Parsed::Malformed => skb.settle(EGRESS, slot, None, &Decision::untouched(Some(Note::Parse))),
         }
     }
 

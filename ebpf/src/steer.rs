@@ -5,7 +5,7 @@ use crate::{
         Addr, HOP_ON_LINK, NIC_DOWN, NIC_HAS_GATEWAY4, NIC_HAS_GATEWAY6, NIC_OBSERVE, NIC_REPLY_OFF, NIC_SOURCE_COUNT,
         NIC_SOURCE_DROP, NextHopValue, Nic, TABLES_HAS_PREFIXES, Tables,
     },
-    packet::{Family, Packet},
+    packet::{Bytes, Family, Packet, is_exempt},
     verdict::{DropReason, Note, Verdict},
 };
 
@@ -79,17 +79,30 @@ impl Decision {
 }
 
 /// Decides about a packet that leaves by the NIC in slot `here`.
+///
+/// Rule 0 is asked only of packets that would not stay as they are: a packet that its owner NIC sends is left alone
+/// whether the rule exempts it or not, and that is what nearly all packets are.
 #[inline(always)]
-pub fn egress(tables: &Tables, lookup: &impl Lookup, here: u32, nic: &Nic, packet: &Packet) -> Decision {
+pub fn egress(
+    frame: &(impl Bytes + ?Sized),
+    tables: &Tables,
+    lookup: &impl Lookup,
+    here: u32,
+    nic: &Nic,
+    packet: &Packet,
+) -> Decision {
     let owner = match tables.owner(packet.src) {
         Some(owner) => Some(u32::from(owner.slot)),
         None if tables.flags & TABLES_HAS_PREFIXES != 0 => lookup.prefix_owner(packet.src),
         None => None,
     };
+    if owner == Some(here) {
+        return Decision { fate: Fate::Pass(Verdict::Owned), rule: Rule::Owner, note: None };
+    }
+    if is_exempt(frame, packet) {
+        return Decision::untouched(None);
+    }
     match owner {
-        Some(slot) if slot == here => {
-            Decision { fate: Fate::Pass(Verdict::Owned), rule: Rule::Owner, note: None }
-        }
         Some(slot) => to_owner(tables, lookup, slot, nic, packet),
         None => not_owned(nic),
     }
@@ -175,3 +188,6 @@ pub fn is_to_node(tables: &Tables, lookup: &impl Lookup, packet: &Packet) -> boo
     tables.owner(packet.dst).is_some()
         || (tables.flags & TABLES_HAS_PREFIXES != 0 && lookup.prefix_owner(packet.dst).is_some())
 }
+
+#[cfg(test)]
+mod tests;
