@@ -127,7 +127,7 @@ pub struct Nic {
 /// In the first way of a bucket: an address whose first bucket this is stands in its second one.
 pub const OWNER_SPILLED: u32 = 1 << 0;
 
-/// An owned address. The unspecified address marks an empty place: it is never looked up.
+/// An owned address. The unspecified address marks an empty place: nobody can own it.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Owner {

@@ -58,9 +58,12 @@ impl OwnerBucket {
 pub struct Full;
 
 impl Tables {
-    /// The owner of exactly this address, which is not the unspecified one.
+    /// The owner of exactly this address; the unspecified one, which marks an empty place, has none.
     #[inline(always)]
     pub fn owner(&self, addr: Addr) -> Option<&Owner> {
+        if addr.hi | addr.lo == 0 {
+            return None;
+        }
         let buckets = Buckets::of(addr, self.seed);
         let first = &self.owners[buckets.first];
         if let Some(owner) = first.find(addr) {
@@ -212,6 +215,11 @@ mod tests {
         for (absent, _) in dense(OWNED_ADDRESSES + 1000).split_off(OWNED_ADDRESSES) {
             assert_eq!(tables.owner(absent), None);
         }
+    }
+
+    #[test]
+    fn the_unspecified_address_is_owned_by_nobody_though_it_marks_empty_places() {
+        assert_eq!(Tables::boxed().owner(UNSPECIFIED), None);
     }
 
     #[test]

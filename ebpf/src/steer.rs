@@ -91,20 +91,23 @@ pub fn egress(
     nic: &Nic,
     packet: &Packet,
 ) -> Decision {
+    // A number instead of an Option: of the latter's None the compiler may copy the undefined payload, which the
+    // verifier refuses to read.
+    const NOBODY: u32 = u32::MAX;
     let owner = match tables.owner(packet.src) {
-        Some(owner) => Some(u32::from(owner.slot)),
-        None if tables.flags & TABLES_HAS_PREFIXES != 0 => lookup.prefix_owner(packet.src),
-        None => None,
+        Some(owner) => u32::from(owner.slot),
+        None if tables.flags & TABLES_HAS_PREFIXES != 0 => lookup.prefix_owner(packet.src).unwrap_or(NOBODY),
+        None => NOBODY,
     };
-    if owner == Some(here) {
+    if owner == here {
         return Decision { fate: Fate::Pass(Verdict::Owned), rule: Rule::Owner, note: None };
     }
     if is_exempt(frame, packet) {
         return Decision::untouched(None);
     }
     match owner {
-        Some(slot) => to_owner(tables, lookup, slot, nic, packet),
-        None => not_owned(nic),
+        NOBODY => not_owned(nic),
+        slot => to_owner(tables, lookup, slot, nic, packet),
     }
 }
 

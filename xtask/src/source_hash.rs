@@ -8,7 +8,7 @@ const FNV_OFFSET: u64 = 0xcbf2_9ce4_8422_2325;
 const FNV_PRIME: u64 = 0x0000_0100_0000_01b3;
 
 /// FNV-1a (64 bits, 16 hex digits, no newline) over `Cargo.toml` and every file under `src` of the package folder
-/// `ebpf`: sorted by relative path, each as path, NUL, length of the content (8 bytes, little endian), content.
+/// `ebpf`, without tests: sorted by relative path, each as path, NUL, length of the content (8 bytes, little endian), content.
 pub(crate) fn source_hash(ebpf: &Path) -> io::Result<String> {
     let mut files = vec![ebpf.join("Cargo.toml")];
     list_files(&ebpf.join("src"), &mut files)?;
@@ -28,6 +28,10 @@ pub(crate) fn source_hash(ebpf: &Path) -> io::Result<String> {
 fn list_files(folder: &Path, files: &mut Vec<PathBuf>) -> io::Result<()> {
     for entry in fs::read_dir(folder)? {
         let entry = entry?;
+        // the host's tests are no part of the object
+        if entry.path().file_stem().is_some_and(|name| name == "tests") {
+            continue;
+        }
         if entry.file_type()?.is_dir() {
             list_files(&entry.path(), files)?;
         } else {

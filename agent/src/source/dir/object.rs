@@ -55,8 +55,13 @@ pub(super) fn read(
                 origins.0.insert((kind, name.to_owned()), origin.clone());
             }
         }
+        // what has a name too many can still be judged by what it holds; what has a wrong type cannot
+        let readable = |fault: &Fault| matches!(fault.reason, Reason::UnknownField | Reason::DuplicateKey);
         if faults.is_empty() {
             faults = decode(kind, tree, origin, objects);
+        } else if faults.iter().all(readable) {
+            let more = decode(kind, tree, origin, objects);
+            faults.extend(more.into_iter().filter(|fault| fault.reason != Reason::WrongType));
         }
     }
     errors.extend(faults.into_iter().map(|fault| ManifestError {
@@ -209,7 +214,7 @@ fn check_metadata(metadata: &Node, faults: &mut Vec<Fault>) {
 
 /// Adds the object to `objects`; its shape is right.
 fn decode(kind: Kind, tree: &Node, origin: Origin, objects: &mut Objects) -> Vec<Fault> {
-    let metadata: ObjectMeta = match part(tree, "metadata") {
+    let metadata: ObjectMeta = match part(tree, "metadata", None) {
         Ok(metadata) => metadata,
         Err(fault) => return vec![fault],
     };
@@ -220,20 +225,21 @@ fn decode(kind: Kind, tree: &Node, origin: Origin, objects: &mut Objects) -> Vec
         uid: metadata.uid.clone().unwrap_or_default(),
         generation: metadata.generation.unwrap_or_default(),
     };
+    let schema = SPECS.get(&kind);
     let violations = match kind {
-        Kind::NicClass => part(tree, "spec").map(|spec| {
+        Kind::NicClass => part(tree, "spec", schema).map(|spec| {
             let violations = validate::nic_class(&name, &spec, from).err();
             let object = NicClass { metadata, spec, status: None };
             objects.nic_classes.push(Sourced { object, origin });
             violations
         }),
-        Kind::RouteEntry => part(tree, "spec").map(|spec| {
+        Kind::RouteEntry => part(tree, "spec", schema).map(|spec| {
             let violations = validate::route_entry(&spec, &from).err();
             let object = RouteEntry { metadata, spec, status: None };
             objects.route_entries.push(Sourced { object, origin });
             violations
         }),
-        Kind::NodeRouteConfig => part(tree, "spec").map(|spec| {
+        Kind::NodeRouteConfig => part(tree, "spec", schema).map(|spec| {
             let violations = validate::node_route_config(&spec, &from).err();
             let object = NodeRouteConfig { metadata, spec, status: None };
             objects.node_route_configs.push(Sourced { object, origin });
@@ -246,8 +252,13 @@ fn decode(kind: Kind, tree: &Node, origin: Origin, objects: &mut Objects) -> Vec
     }
 }
 
-fn part<T: DeserializeOwned>(tree: &Node, key: &str) -> Result<T, Fault> {
-    let json = tree.get(key).map(|entry| entry.node.to_json()).unwrap_or_default();
+/// The value of `key` without fields that `schema` does not know, decoded.
+fn part<T: DeserializeOwned>(tree: &Node, key: &str, schema: Option<&JSONSchemaProps>) -> Result<T, Fault> {
+    let json = tree.get(key).map(|entry| match schema {
+        Some(schema) => shape::known(&entry.node, schema),
+        None => entry.node.to_json(),
+    });
+    let json = json.unwrap_or_default();
     serde_json::from_value(json).map_err(|error| Fault {
         line: tree.line_of(key),
         field: key.to_owned(),

@@ -88,6 +88,20 @@ fn check_mapping(node: &Node, entries: &[Entry], field: &str, schema: &JSONSchem
     }
 }
 
+/// The value of `node` in JSON's terms, without fields that `schema` does not know.
+pub(super) fn known(node: &Node, schema: &JSONSchemaProps) -> serde_json::Value {
+    match (&node.value, &schema.properties, &schema.items) {
+        (Value::Mapping(entries), Some(properties), _) => entries
+            .iter()
+            .filter_map(|entry| Some((entry.key.clone(), known(&entry.node, properties.get(&entry.key)?))))
+            .collect(),
+        (Value::Sequence(items), _, Some(JSONSchemaPropsOrArray::Schema(schema))) => {
+            items.iter().map(|item| known(item, schema)).collect()
+        }
+        _ => node.to_json(),
+    }
+}
+
 /// Records keys that a mapping has more than once.
 pub(super) fn check_repeats(entries: &[Entry], field: &str, faults: &mut Vec<Fault>) {
     let mut lines: BTreeMap<&str, usize> = BTreeMap::new();

@@ -83,6 +83,11 @@ fn bad_manifests() -> Vec<Bad> {
             &[(8, "spec.prio", UnknownField, "priority")],
         ),
         bad(
+            "an unknown field beside a bad value",
+            entry("x", "  destinations: [172.30.0.1/16]\n  nic: {class: mgmt}\n  prio: 1\n"),
+            &[(8, "spec.prio", UnknownField, "priority"), (6, "spec.destinations[0]", HostBits, "172.30.0.0/16")],
+        ),
+        bad(
             "a repeated key",
             entry("x", "  destinations: [172.30.0.0/16]\n  nic: {class: mgmt}\n  destinations: [172.31.0.0/16]\n"),
             &[(8, "spec.destinations", DuplicateKey, "has already")],
