@@ -1,4 +1,5 @@
 //! Answers leave by the NIC that was asked: field cases 1 and 20, and the half of 7 that needs no state.
+#![expect(clippy::unwrap_used, clippy::panic, reason = "what a test stands on fails the test")]
 
 #[path = "support/host.rs"]
 mod host;
@@ -17,7 +18,7 @@ use host::{Servers, all_passed, nothing_left_by_the_wrong_nic, succeeded, target
 use nix::sys::socket::{AddressFamily, SockFlag, SockProtocol, SockType, SockaddrStorage, bind, socket};
 use packets::{
     ANSWER, NO_ANSWER, all_answered, counted, netstat, no_wrong_source, none_answered, seen, send_packets, to_gateway,
-    without_ethernet,
+    to_nic, without_ethernet,
 };
 use support::applied;
 use tests::{
@@ -35,10 +36,8 @@ const KINDS: [&str; 6] = ["tcp4", "udp4", "icmp4", "tcp6", "udp6", "icmp6"];
 fn health_checks_of_both_nics_are_answered_by_the_nic_they_ask() {
     let lab = TwoNic::builder().build();
     let _servers = Servers::start(&lab);
-    let targets = targets(&lab);
-    let (eth0, eth1) = targets.split_at(targets.len() / 2);
-    all_answered(eth0);
-    none_answered(eth1);
+    all_answered(&to_nic(0, targets(&lab)));
+    none_answered(&to_nic(1, targets(&lab)));
     for kind in KINDS {
         assert!(lab.gw(0).counter(&format!("wrong_source_{kind}")) > 0, "{kind}: {:?}", lab.counters());
     }
@@ -46,7 +45,7 @@ fn health_checks_of_both_nics_are_answered_by_the_nic_they_ask() {
 
     let _product = applied(&lab);
     lab.reset_counters();
-    let checker = Checker::start(targets.clone(), 20);
+    let checker = Checker::start(targets(&lab), 20);
     eventually(Duration::from_secs(20), "60 checks of each target", || (checker.done() >= 60).then_some(()));
     all_passed(&checker.stop(), 60);
     nothing_left_by_the_wrong_nic(&lab);
@@ -153,7 +152,8 @@ fn fragmented_answers_arrive_whole_by_the_nic_that_was_asked() {
     let _product = applied(&lab);
     for (family, question) in all() {
         acquaint(&lab, family);
-        let answer = ask(&lab, question, family, ANSWER).unwrap_or_else(|error| panic!("{question:?} {family:?}: {error}"));
+        let answer =
+            ask(&lab, question, family, ANSWER).unwrap_or_else(|error| panic!("{question:?} {family:?}: {error}"));
         assert_eq!(answer.len(), SIZE);
         assert!(answer[8..].iter().all(|byte| *byte == 0x5a));
         counted(&lab, &[("gw1 from_node", 3)]);
@@ -185,15 +185,16 @@ fn a_strict_reverse_path_filter_is_loosened_on_the_nics_and_put_back_at_the_end(
     for all in ["0", "1"] {
         let lab = TwoNic::builder().rp_filter(1, 1).build();
         lab.node.sysctl("net/ipv4/conf/all/rp_filter", all);
-        let filters =
-            || ["all", "default", "eth0", "eth1"].map(|name| lab.node.read_sysctl(&format!("net/ipv4/conf/{name}/rp_filter")));
+        let filters = || {
+            ["all", "default", "eth0", "eth1"]
+                .map(|name| lab.node.read_sysctl(&format!("net/ipv4/conf/{name}/rp_filter")))
+        };
         let before = filters();
         assert_eq!(before, [all, "0", "0", "1"]);
         let _servers = Servers::start(&lab);
         let v4 = |target: &Target| !target.name().contains("::");
-        let targets: Vec<_> = targets(&lab).into_iter().filter(v4).collect();
-        let (eth0, eth1) = targets.split_at(targets.len() / 2);
-        none_answered(eth1);
+        let [eth0, eth1] = [0, 1].map(|nic| to_nic(nic, targets(&lab).into_iter().filter(v4).collect()));
+        none_answered(&eth1);
         let filtered = netstat(&lab.node, "IPReversePathFilter");
         assert!(filtered >= 3, "TCP, UDP and ping are dropped: {filtered}");
         counted(&lab, &[]);
@@ -201,8 +202,8 @@ fn a_strict_reverse_path_filter_is_loosened_on_the_nics_and_put_back_at_the_end(
         let product = applied(&lab);
         assert_eq!(filters(), [all, "0", "2", "2"]);
         let filtered = netstat(&lab.node, "IPReversePathFilter");
-        all_answered(eth0);
-        all_answered(eth1);
+        all_answered(&eth0);
+        all_answered(&eth1);
         assert_eq!(netstat(&lab.node, "IPReversePathFilter"), filtered);
         no_wrong_source(&lab);
         assert!((0..2).all(|nic| lab.gw(nic).counter("from_node") > 0));

@@ -1,4 +1,5 @@
 //! Destination routes as objects in the real routing table, beside routes of others.
+#![expect(clippy::unwrap_used, clippy::panic, reason = "what a test stands on fails the test")]
 
 #[path = "support/host.rs"]
 mod host;
@@ -118,7 +119,10 @@ fn gateway_source_and_mtu_of_an_entry_are_in_the_kernel() {
     lab.node.ip("addr add 10.20.0.77/24 dev eth1");
     succeeded(&product.apply());
     let line = &routes_to(&lab.node, "172.30.0.0/16")[0];
-    assert!(line.contains("via 10.20.0.9 dev eth1") && line.contains("src 10.20.0.77") && line.contains("mtu 1400"), "{line}");
+    assert!(
+        line.contains("via 10.20.0.9 dev eth1") && line.contains("src 10.20.0.77") && line.contains("mtu 1400"),
+        "{line}"
+    );
     let line = &routes_to(&lab.node, "fd00:30::/48")[0];
     assert!(line.contains("via fd00:20::9 dev eth1") && line.contains("mtu 1300"), "{line}");
     let line = &routes_to(&lab.node, "fd00:31::/48")[0];
@@ -179,7 +183,8 @@ fn a_foreign_route_that_comes_later_in_the_place_of_ours_is_left() {
         });
         assert_eq!(routes_to(&lab.node, destination), theirs);
         succeeded(&lab.node.command("ip").args(["route", "del"]).args(foreign.split(' ')).output().unwrap());
-        let start = if destination.contains(':') { "fd00:30::/48 via fd00:20::1" } else { "172.30.0.0/16 via 10.20.0.1" };
+        let start =
+            if destination.contains(':') { "fd00:30::/48 via fd00:20::1" } else { "172.30.0.0/16 via 10.20.0.1" };
         repaired("ours is back", || one_route(&lab, destination, start));
     }
 }
@@ -237,7 +242,10 @@ fn of_two_entries_for_one_destination_the_winner_is_stable_and_the_loser_follows
     let change = |routes: &str| product.manifests(&[("nics.yaml", NIC_CLASSES), ("routes.yaml", routes)]);
     checks(10);
     // the file's order and a restart decide nothing; the winner goes; it comes back; the other gets a higher priority
-    change(&(entry("second", "172.30.0.0/16, \"fd00:30::/48\"", BY_USER) + &services(BY_MGMT).replace("services", "first")));
+    change(
+        &(entry("second", "172.30.0.0/16, \"fd00:30::/48\"", BY_USER)
+            + &services(BY_MGMT).replace("services", "first")),
+    );
     checks(60);
     goes_by(1);
     change(&entry("second", "172.30.0.0/16, \"fd00:30::/48\"", BY_USER));

@@ -1,4 +1,5 @@
 //! `nicpath status`, `why`, `off` and `on`: what a node is like, told truly and without touching it (field case 94).
+#![expect(clippy::unwrap_used, clippy::panic, reason = "what a test stands on fails the test")]
 
 #[path = "support/host.rs"]
 mod host;
@@ -72,7 +73,10 @@ fn json_has_the_fields_of_the_contract() {
     }
     for (index, name) in NICS.into_iter().enumerate() {
         let nic = nic_of(&status, name);
-        has(nic, &["name", "ifindex", "mac", "class", "network", "ready", "reason", "addresses", "gateways", "programs"]);
+        has(
+            nic,
+            &["name", "ifindex", "mac", "class", "network", "ready", "reason", "addresses", "gateways", "programs"],
+        );
         let class = ["user", "mgmt"][index];
         let addresses: Vec<_> = Family::ALL.iter().map(|family| node_address(index, *family).to_string()).collect();
         let mac = mac(index, Side::Node).map(|byte| format!("{byte:02x}")).join(":");
@@ -89,7 +93,10 @@ fn json_has_the_fields_of_the_contract() {
         for direction in ["ingress", "egress"] {
             let program = &nic["programs"][direction];
             has(program, &["id", "name", "mode", "position", "state", "before", "after"]);
-            assert_eq!((&program["name"], &program["mode"], &program["state"]), (&json!(direction), &json!("tcx"), &json!("attached")));
+            assert_eq!(
+                (&program["name"], &program["mode"], &program["state"]),
+                (&json!(direction), &json!("tcx"), &json!("attached"))
+            );
         }
     }
     let routes = status["routes"].as_array().unwrap();
@@ -106,7 +113,8 @@ fn json_has_the_fields_of_the_contract() {
     }
     let owners = status["maps"].as_array().unwrap().iter().find(|map| map["name"] == "OWNERS").unwrap();
     assert_eq!(owners["entries"], 4);
-    let kinds: Vec<&str> = status["conditions"].as_array().unwrap().iter().map(|c| c["type"].as_str().unwrap()).collect();
+    let kinds: Vec<&str> =
+        status["conditions"].as_array().unwrap().iter().map(|c| c["type"].as_str().unwrap()).collect();
     for kind in ["Ready", "Applied", "Degraded", "Ambiguous", "Conflict", "UncoveredDevice"] {
         assert!(kinds.contains(&kind), "{kinds:?}");
     }
@@ -167,7 +175,10 @@ fn an_attachment_is_told_as_attached_missing_or_dead() {
     let link = |direction| product.bpffs().join(format!("links/{}-{direction}", lab.node.ifindex("eth1")));
     fs::remove_file(link("egress")).unwrap();
     let program = state("eth1", "egress");
-    assert_eq!((&program["state"], &program["id"], &program["position"]), (&json!("missing"), &Value::Null, &Value::Null));
+    assert_eq!(
+        (&program["state"], &program["id"], &program["position"]),
+        (&json!("missing"), &Value::Null, &Value::Null)
+    );
     assert_eq!(state("eth1", "ingress")["state"], "attached");
     let status = product.status();
     assert_eq!(nic_of(&status, "eth1")["ready"], false);
@@ -200,7 +211,10 @@ fn who_runs_before_and_after_ours_is_told() {
     }
     let last = Foreign::attach(&lab.node, &["eth1"], Position::Last);
     let ours = program("egress");
-    assert_eq!((&ours["before"], &ours["after"], &ours["position"]), (&json!(["egress"]), &json!(["egress"]), &json!("middle")));
+    assert_eq!(
+        (&ours["before"], &ours["after"], &ours["position"]),
+        (&json!(["egress"]), &json!(["egress"]), &json!("middle"))
+    );
     drop(first);
     let ours = program("egress");
     assert_eq!((&ours["before"], &ours["after"], &ours["position"]), (&json!([]), &json!(["egress"]), &json!("first")));
@@ -276,12 +290,18 @@ fn why_tells_nic_next_hop_and_rule_as_the_packets_show_them() {
         for protocol in [&tcp[..], &["--proto", "udp", "--sport", "53"], &["--proto", "icmp"]] {
             let found = why(&product, &address(1), client, protocol);
             has(&found, &["verdict", "rule", "nic", "gateway", "vid", "reason", "kernelNic"]);
-            answers(&found, &json!({
-                "verdict": "redirect", "rule": 2, "nic": "eth1", "gateway": gateway(1), "vid": null, "reason": null,
-                "kernelNic": "eth0",
-            }));
+            answers(
+                &found,
+                &json!({
+                    "verdict": "redirect", "rule": 2, "nic": "eth1", "gateway": gateway(1), "vid": null, "reason": null,
+                    "kernelNic": "eth0",
+                }),
+            );
             let found = why(&product, &address(0), client, protocol);
-            answers(&found, &json!({"verdict": "owned", "rule": 2, "nic": "eth0", "gateway": gateway(0), "kernelNic": "eth0"}));
+            answers(
+                &found,
+                &json!({"verdict": "owned", "rule": 2, "nic": "eth0", "gateway": gateway(0), "kernelNic": "eth0"}),
+            );
         }
         // the next hop on a NIC's own network is the destination itself
         let found = why(&product, &address(1), &gateway(1), &tcp);
@@ -296,7 +316,10 @@ fn why_tells_what_is_left_alone() {
     // a source that no NIC owns: the kernel's choice
     lab.node.ip("addr add 203.0.113.25/32 dev lo");
     let found = why(&product, "203.0.113.25", "100.64.0.5", &[]);
-    answers(&found, &json!({"verdict": "kernel", "rule": 3, "nic": "eth0", "gateway": "10.10.0.1", "kernelNic": "eth0", "reason": "source_not_owned"}));
+    answers(
+        &found,
+        &json!({"verdict": "kernel", "rule": 3, "nic": "eth0", "gateway": "10.10.0.1", "kernelNic": "eth0", "reason": "source_not_owned"}),
+    );
     // rule 0: neighbour discovery and multicast
     let found = why(&product, "10.20.0.10", "224.0.0.251", &["--proto", "udp", "--dport", "5353"]);
     answers(&found, &json!({"verdict": "untouched", "rule": 0}));
@@ -307,7 +330,10 @@ fn why_tells_what_is_left_alone() {
     product.manifests(&[("nic.yaml", MGMT)]);
     let _uncovered = product.apply();
     let found = why(&product, "10.20.0.10", "100.64.0.5", &[]);
-    answers(&found, &json!({"verdict": "unmanaged", "rule": null, "nic": "eth0", "gateway": "10.10.0.1", "kernelNic": "eth0"}));
+    answers(
+        &found,
+        &json!({"verdict": "unmanaged", "rule": null, "nic": "eth0", "gateway": "10.10.0.1", "kernelNic": "eth0"}),
+    );
     lab.node.ip("route del default");
     let found = why(&product, "10.20.0.10", "100.64.0.5", &[]);
     answers(&found, &json!({"verdict": "unreachable", "nic": null, "kernelNic": null}));
@@ -319,7 +345,10 @@ fn why_of_an_arriving_packet_tells_where_its_answer_goes() {
     let product = applied(&lab);
     let found = why(&product, "100.64.0.5", "10.20.0.10", &["--in", "eth1", "--sport", "40000", "--dport", "80"]);
     answers(&found, &json!({"verdict": "received", "nic": "eth1"}));
-    answers(&found["reply"], &json!({"verdict": "redirect", "nic": "eth1", "gateway": "10.20.0.1", "kernelNic": "eth0"}));
+    answers(
+        &found["reply"],
+        &json!({"verdict": "redirect", "nic": "eth1", "gateway": "10.20.0.1", "kernelNic": "eth0"}),
+    );
     let output = product.run("why", &["--src", "100.64.0.5", "--dst", "10.20.0.10", "--in", "eth7"]);
     assert_eq!(output.status.code(), Some(1));
     assert!(host::stderr(&output).contains("there is no NIC eth7"), "{}", described(&output));
@@ -368,7 +397,10 @@ fn off_passes_everything_at_once_and_on_ends_it() {
     }
     assert!(lab.gw(0).counter("wrong_source") >= 6, "as the plain kernel does");
     assert_eq!(lab.node.ip("route show table all"), routes);
-    answers(&why(&product, "10.20.0.10", "100.64.0.5", &[]), &json!({"verdict": "untouched", "rule": 0, "nic": "eth0"}));
+    answers(
+        &why(&product, "10.20.0.10", "100.64.0.5", &[]),
+        &json!({"verdict": "untouched", "rule": 0, "nic": "eth0"}),
+    );
     // an agent that starts meanwhile leaves it off
     product.agent().kill9();
     assert_eq!(product.status()["mode"], "off");

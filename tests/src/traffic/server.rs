@@ -135,9 +135,11 @@ fn echo(mut stream: TcpStream) {
     let mut buffer = vec![0; 64 * 1024];
     while let Ok(length @ 1..) = stream.read(&mut buffer) {
         if stream.write_all(&buffer[..length]).is_err() {
-            return;
+            break;
         }
     }
+    // The server keeps a handle of the connection until it looks at it again; the client is not to wait for that.
+    let _ = stream.shutdown(Shutdown::Both);
 }
 
 fn serve_datagrams(socket: &UdpSocket, stop: &dyn AsFd, mut answer: impl FnMut(&[u8]) -> Vec<u8>) {

@@ -15,7 +15,7 @@ use nix::sys::socket::{
 };
 use tests::{
     Family, Netns, TwoNic,
-    lab::{Side, mac},
+    lab::{Side, mac, node_address},
     packet::ETHERNET_HEADER,
     raw::{Capture, Captured, Direction},
     traffic::{Failure, Target},
@@ -140,6 +140,13 @@ pub(crate) fn netstat(netns: &Netns, name: &str) -> u64 {
     found.unwrap_or_else(|| panic!("no {name} in {text}"))
 }
 
+/// Those that ask the node at its addresses on a NIC (0 or 1).
+pub(crate) fn to_nic(nic: usize, targets: Vec<Target>) -> Vec<Target> {
+    let addresses = Family::ALL.map(|family| node_address(nic, family).to_string());
+    let asks_it = |target: &Target| addresses.iter().any(|address| target.name().contains(address));
+    targets.into_iter().filter(asks_it).collect()
+}
+
 /// Asks every target and panics unless each is answered.
 pub(crate) fn all_answered(targets: &[Target]) {
     for target in targets {
@@ -163,6 +170,15 @@ pub(crate) fn counted(lab: &TwoNic, expected: &[(&str, u64)]) {
         let all = counters.clone();
         counters.retain(|name, _| name.ends_with("from_node") || name.ends_with("wrong_source"));
         if counters == expected { Ok(()) } else { Err(all) }
+    });
+}
+
+/// Waits until the node is silent and sets the counters to zero.
+pub(crate) fn settled(lab: &TwoNic) {
+    eventually(COUNTED, "no packet since the reset", || {
+        lab.reset_counters();
+        let counters = lab.counters();
+        if counters.is_empty() { Ok(()) } else { Err(counters) }
     });
 }
 
