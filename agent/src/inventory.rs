@@ -3,12 +3,7 @@
 //! Filled by [`crate::netlink`], compared by [`crate::plan`], never read from the system here: decisions take an
 //! inventory as an argument, so tests make their own.
 
-use std::{
-    collections::BTreeMap,
-    fmt,
-    net::IpAddr,
-    str::FromStr,
-};
+use std::{collections::BTreeMap, fmt, net::IpAddr, str::FromStr};
 
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};

@@ -18,7 +18,7 @@ use crate::{
     merge::{NodeIdentity, merge},
     netlink::{Change, Watch},
     pipeline::{LookError, Pipeline, View, problems_of},
-    plan::Step,
+    plan::{Action, Step},
     source::{
         ManifestError, dir,
         watch::{DirWatch, Fingerprint},
@@ -32,6 +32,8 @@ use crate::{
 const GLANCE: Duration = Duration::from_secs(1);
 /// Everything is read anew this often, in case a message was missed.
 const RESYNC: Duration = Duration::from_secs(60);
+/// The longest rest in a storm of changes: repairs are promised within two seconds.
+const REST: Duration = Duration::from_secs(1);
 /// Changes that come together are handled together.
 const SETTLE: Duration = Duration::from_millis(50);
 
@@ -172,6 +174,8 @@ pub struct Node<'a> {
     problems: Vec<Problem>,
     lasting: Option<Problem>,
     view: Option<View>,
+    /// What others undid while the last plan was carried out, or what waits because they keep undoing it.
+    undone: Vec<Action>,
     /// For what could not be done.
     retry: Backoff,
     /// For each thing that others keep undoing.
@@ -208,6 +212,7 @@ impl<'a> Node<'a> {
             problems: Vec::new(),
             lasting,
             view: None,
+            undone: Vec::new(),
             retry: Backoff::new(Duration::from_secs(1), Duration::from_secs(60)),
             contests: Contests::default(),
             rest_until: Instant::now(),
@@ -243,6 +248,7 @@ impl<'a> Node<'a> {
                     self.manifests.at_rest().await;
                     Some(Cause::Manifests)
                 }
+                () = tokio::time::sleep_until(self.rest_until), if self.postponed => Some(Cause::Host),
                 _ = glance.tick() => {
                     self.refresh_neighbours().await;
                     if self.manifests.is_stale() {
@@ -270,7 +276,7 @@ impl<'a> Node<'a> {
             if self.may_act(cause) {
                 let started = Instant::now();
                 self.cycle(cause).await;
-                self.rest_until = Instant::now() + started.elapsed() * 9;
+                self.rest_until = Instant::now() + REST.min(started.elapsed() * 9);
             }
         }
     }
@@ -316,18 +322,22 @@ impl<'a> Node<'a> {
         let Some(view) = &self.view else {
             return Some(Cause::Retry);
         };
-        if self.postponed {
-            return Some(Cause::Host);
-        }
+        let now = self.start.elapsed();
+        let allowed = |step: &Step| self.contests.allow(&step.action, now);
         match self.pipeline.glance(view, &self.state) {
             Ok(steps) if steps != view.steps => Some(Cause::Drift),
-            Ok(_) if !view.steps.is_empty() => Some(Cause::Retry),
-            Ok(_) => None,
-            Err(_) => Some(Cause::Retry),
+            Ok(steps) if steps.iter().any(|step| self.is_undone(step) && allowed(step)) => Some(Cause::Drift),
+            Ok(steps) if steps.iter().all(|step| self.is_undone(step)) => None,
+            Ok(_) | Err(_) => Some(Cause::Retry),
         }
     }
 
-    /// A change of the host is followed at once, but in a storm of them we rest nine times as long as we work.
+    fn is_undone(&self, step: &Step) -> bool {
+        self.undone.contains(&step.action)
+    }
+
+    /// A change of the host is followed at once, but in a storm of them we rest nine times as long as we work, at most
+    /// [`REST`].
     fn may_act(&mut self, cause: Cause) -> bool {
         match cause {
             Cause::Retry => self.retry.is_due(self.start.elapsed()),
@@ -377,13 +387,13 @@ impl<'a> Node<'a> {
             Ok(view) => view,
             Err(e) => return self.blind(&e, now),
         };
-        let corrected = !view.steps.is_empty();
-        let view = if corrected { self.settle(cause, view).await } else { Ok(view) };
+        let undone = std::mem::take(&mut self.undone);
+        let view = if view.steps.is_empty() { Ok(view) } else { self.settle(cause, view, &undone).await };
         let view = match view {
             Ok(view) => view,
             Err(e) => return self.blind(&e, now),
         };
-        if view.steps.is_empty() {
+        if view.steps.iter().all(|step| self.is_undone(step)) {
             self.retry.reset();
         } else {
             self.retry.tried(now);
@@ -392,7 +402,7 @@ impl<'a> Node<'a> {
         self.view = Some(view);
     }
 
-    async fn settle(&mut self, cause: Cause, view: View) -> Result<View, LookError> {
+    async fn settle(&mut self, cause: Cause, view: View, undone: &[Action]) -> Result<View, LookError> {
         let started = Instant::now();
         let now = self.start.elapsed();
         let mut view = view;
@@ -403,7 +413,9 @@ impl<'a> Node<'a> {
         let corrections: Vec<&Step> = outcome
             .done
             .iter()
-            .filter(|step| before.is_some_and(|before| is_correction(&step.action, before)))
+            .filter(|step| {
+                undone.contains(&step.action) || before.is_some_and(|before| is_correction(&step.action, before))
+            })
             .collect();
         for step in &corrections {
             let kind = vec![("kind", step.action.kind().to_owned())];
@@ -420,7 +432,11 @@ impl<'a> Node<'a> {
             );
         }
         self.problems.extend(problems_of(&outcome, &view.inventory));
-        self.pipeline.look(&self.config, &self.state).await
+        let after = self.pipeline.look(&self.config, &self.state).await?;
+        let undone_meanwhile =
+            |action: &Action| is_correction(action, &view) || outcome.done.iter().any(|step| step.action == *action);
+        self.undone = after.steps.iter().map(|step| &step.action).filter(|a| undone_meanwhile(a)).cloned().collect();
+        Ok(after)
     }
 
     /// Nothing is concluded from a host that cannot be read.

@@ -229,14 +229,22 @@ impl Action {
                 Some(Self::SetSysctl { key: key.clone(), value: previous.clone(), previous: value.clone() })
             }
             Self::Load { installed: Installed::None } => Some(Self::Unload),
-            Self::Publish { new, old } => Some(Self::Publish { new: old.clone(), old: new.clone() }),
+            // empty tables would blind a program that runs with the new ones already; without programs they decide nothing
+            Self::Publish { new, old } if *old != TableSpec::default() => {
+                Some(Self::Publish { new: old.clone(), old: new.clone() })
+            }
             Self::Attach { hook, position } => Some(Self::Detach { hook: *hook, position: *position }),
             Self::Detach { hook, position } => Some(Self::Attach { hook: *hook, position: *position }),
             Self::AddRoute(route) => Some(Self::DeleteRoute(route.clone())),
             Self::ReplaceRoute { new, old } => Some(Self::ReplaceRoute { new: old.clone(), old: new.clone() }),
             Self::DeleteRoute(route) => Some(Self::AddRoute(route.clone())),
             // The loaded programs stay pinned for the next attempt, and what runs them works with them.
-            Self::Load { .. } | Self::Refresh { .. } | Self::Commit | Self::Unload | Self::RestoreSysctl { .. } => None,
+            Self::Load { .. }
+            | Self::Publish { .. }
+            | Self::Refresh { .. }
+            | Self::Commit
+            | Self::Unload
+            | Self::RestoreSysctl { .. } => None,
         }
     }
 

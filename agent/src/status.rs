@@ -2,7 +2,10 @@
 //!
 //! Field names are the contract of design section 3; fields are only ever added.
 
-use std::{collections::BTreeMap, net::IpAddr};
+use std::{
+    collections::{BTreeMap, HashSet},
+    net::IpAddr,
+};
 
 use ebpf::abi::{ABI_VERSION, MAX_NICS, NEXT_HOPS, OWNED_ADDRESSES, OWNED_PREFIXES, map};
 use ipnet::IpNet;
@@ -288,7 +291,7 @@ fn program_report(state: Option<&HookState>, direction: Direction) -> ProgramRep
 
 fn route_reports(facts: Facts<'_>) -> Vec<RouteReport> {
     let nic_name = |route: &OwnRoute| facts.inventory.link(route.link).map(|link| link.name.clone());
-    let open: Vec<&OwnRoute> = facts
+    let open: HashSet<&OwnRoute> = facts
         .open
         .iter()
         .filter_map(|step| match &step.action {
@@ -297,7 +300,7 @@ fn route_reports(facts: Facts<'_>) -> Vec<RouteReport> {
         })
         .collect();
     let wanted = facts.desired.routes.iter().map(|item| {
-        let pending = open.contains(&&item.route);
+        let pending = open.contains(&item.route);
         RouteReport {
             destination: item.route.destination.to_string(),
             nic: nic_name(&item.route),
@@ -351,7 +354,10 @@ fn findings(facts: Facts<'_>, nics: &[NicReport], routes: &[RouteReport]) -> Vec
     let pending = facts.open.len();
     let (reason, message) = match pending {
         0 => (Reason::Applied, "the node is as its objects say".to_owned()),
-        n => (Reason::Pending, format!("{n} changes are open, the first: {}", facts.open[0].action.command(facts.inventory))),
+        n => (
+            Reason::Pending,
+            format!("{n} changes are open, the first: {}", facts.open[0].action.command(facts.inventory)),
+        ),
     };
     let applied = finding(ConditionType::Applied, pending == 0, reason, message);
 
@@ -386,6 +392,9 @@ fn findings(facts: Facts<'_>, nics: &[NicReport], routes: &[RouteReport]) -> Vec
         .iter()
         .map(|item| format!("{} carries {} and no NicClass covers it", item.nic, route_name(item.destination)))
         .collect();
+    let problems_of = |reason: Reason| -> Vec<String> {
+        facts.problems.iter().filter(|p| p.reason == reason).map(|p| p.message.clone()).collect()
+    };
     let listed = |condition, bad: Reason, items: Vec<String>| {
         let reason = if items.is_empty() { Reason::AsExpected } else { bad };
         finding(condition, !items.is_empty(), reason, join(items.into_iter()))
@@ -397,6 +406,8 @@ fn findings(facts: Facts<'_>, nics: &[NicReport], routes: &[RouteReport]) -> Vec
         listed(ConditionType::Ambiguous, Reason::Ambiguous, ambiguous),
         listed(ConditionType::Conflict, Reason::Conflict, conflicts),
         listed(ConditionType::UncoveredDevice, Reason::UncoveredDevice, uncovered),
+        listed(ConditionType::RolledBack, Reason::RolledBack, problems_of(Reason::RolledBack)),
+        listed(ConditionType::ContestedBy, Reason::Contested, problems_of(Reason::Contested)),
     ]
 }
 
@@ -409,11 +420,16 @@ fn route_name(destination: IpNet) -> String {
     }
 }
 
-/// The first few, and how many more: a message stays readable with a thousand causes.
+/// The first few, and how many more: a message stays readable with a thousand causes, or with one of a thousand lines.
 fn join(items: impl Iterator<Item = String>) -> String {
     const SHOWN: usize = 5;
+    const CHARS_EACH: usize = 500;
     let items: Vec<String> = items.collect();
-    let mut text = items[..items.len().min(SHOWN)].join("; ");
+    let shown = items.iter().take(SHOWN).map(|item| match item.char_indices().nth(CHARS_EACH) {
+        Some((end, _)) => format!("{}…", &item[..end]),
+        None => item.clone(),
+    });
+    let mut text = shown.collect::<Vec<_>>().join("; ");
     if items.len() > SHOWN {
         text.push_str(&format!("; and {} more", items.len() - SHOWN));
     }

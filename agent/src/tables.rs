@@ -7,9 +7,9 @@ use std::{
 
 use ebpf::{
     abi::{
-        Addr, HOP_GATEWAY, HOP_ON_LINK, MAX_NICS, NEXT_HOPS, NIC_DOWN, NIC_HAS_GATEWAY4, NIC_HAS_GATEWAY6, NIC_OBSERVE,
-        NIC_REPLY_OFF, NIC_SOURCE_COUNT, NIC_SOURCE_DROP, NextHopKey, NextHopValue, Nic, OWNED_ADDRESSES,
-        OWNED_PREFIXES, TABLES_HAS_PREFIXES, Tables,
+        Addr, HOP_GATEWAY, HOP_ON_LINK, MAX_NICS, NEXT_HOPS, NIC_DOWN, NIC_HAS_GATEWAY4, NIC_HAS_GATEWAY6,
+        NIC_INDEX_PLACES, NIC_OBSERVE, NIC_REPLY_OFF, NIC_SOURCE_COUNT, NIC_SOURCE_DROP, NextHopKey, NextHopValue, Nic,
+        OWNED_ADDRESSES, OWNED_PREFIXES, TABLES_HAS_PREFIXES, Tables,
     },
     owners::Full,
 };
@@ -83,7 +83,11 @@ impl TableSpec {
         let full = |what, asked, capacity| TableFull { what, asked, capacity };
         let mut tables = Tables::boxed();
         tables.generation = generation;
-        for (slot, nic) in &self.nics {
+        // In the order of their first places: each then stands as near to it as it can, and NICs with low numbers beside one
+        // that was made long after them all fit.
+        let mut nics: Vec<_> = self.nics.iter().collect();
+        nics.sort_by_key(|(_, nic)| nic.link.0 as usize % NIC_INDEX_PLACES);
+        for (slot, nic) in nics {
             let placed = tables.place_nic(*slot, nic.to_abi());
             placed.map_err(|Full| full("NICs", self.nics.len(), MAX_NICS))?;
         }
@@ -238,3 +242,6 @@ pub fn traced_hop(hop: [u32; 4], family_of: IpAddr) -> IpAddr {
         IpAddr::V6(_) => address(hop),
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -161,6 +161,9 @@ pub struct Tables {
     pub flags: u32,
     /// Seed of the owner table's hash.
     pub seed: u32,
+    /// Factor of the index's hash, chosen so that every NIC is within reach.
+    pub index_factor: u32,
+    pub _pad: u32,
     pub index: [NicIndex; NIC_INDEX_PLACES],
     pub nics: [Nic; MAX_NICS],
     pub owners: [OwnerBucket; OWNER_BUCKETS],
@@ -348,7 +351,7 @@ const _: () = {
     assert!(size_of::<Nic>() == 64);
     assert!(size_of::<Owner>() == 32);
     assert!(size_of::<OwnerBucket>() == 64);
-    assert!(size_of::<Tables>() == 16 + 8 * NIC_INDEX_PLACES + 64 * MAX_NICS + 64 * OWNER_BUCKETS);
+    assert!(size_of::<Tables>() == 24 + 8 * NIC_INDEX_PLACES + 64 * MAX_NICS + 64 * OWNER_BUCKETS);
     assert!(size_of::<PrefixOwner>() == 4);
     assert!(size_of::<NextHopKey>() == 20);
     assert!(size_of::<NextHopValue>() == 24);

@@ -53,6 +53,12 @@ impl OwnerBucket {
     }
 }
 
+/// First place of an interface index: the top bits of the product, so that all bits of the index count.
+#[inline(always)]
+const fn place_of(ifindex: u32, factor: u32) -> usize {
+    (ifindex.wrapping_mul(factor) >> (u32::BITS - NIC_INDEX_PLACES.trailing_zeros())) as usize
+}
+
 /// The owner table or the NIC table has no place left for an item.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Full;
@@ -78,9 +84,10 @@ impl Tables {
     /// The slot of the NIC with this interface index.
     #[inline(always)]
     pub fn slot_of(&self, ifindex: u32) -> Option<u32> {
+        let first = place_of(ifindex, self.index_factor);
         let mut probe = 0;
         while probe < NIC_INDEX_PROBES {
-            let place = &self.index[(ifindex as usize + probe) & (NIC_INDEX_PLACES - 1)];
+            let place = &self.index[(first + probe) & (NIC_INDEX_PLACES - 1)];
             if place.ifindex == ifindex {
                 return Some(place.slot);
             }
@@ -99,15 +106,32 @@ impl Tables {
     ///
     /// # Errors
     ///
-    /// [`Full`] if the slot does not exist or is taken, or the index table has no place within reach.
+    /// [`Full`] if the slot does not exist or is taken, or no factor brings all NICs within reach (not seen for any
+    /// pattern of indexes: there are four places for each NIC).
     pub fn place_nic(&mut self, slot: u32, nic: Nic) -> Result<(), Full> {
+        const FACTORS: u32 = 256;
         let entry = self.nics.get_mut(slot as usize).filter(|n| n.ifindex == 0).ok_or(Full)?;
-        let index = (0..NIC_INDEX_PROBES)
-            .map(|probe| (nic.ifindex as usize + probe) & (NIC_INDEX_PLACES - 1))
-            .find(|place| self.index[*place].ifindex == 0)
-            .ok_or(Full)?;
-        self.index[index] = NicIndex { ifindex: nic.ifindex, slot };
         *entry = nic;
+        (0..FACTORS)
+            .any(|number| {
+                // odd multiples of the golden ratio's fraction
+                self.index_factor = 0x9e37_79b1_u32.wrapping_mul(2 * number + 1);
+                self.index_nics().is_ok()
+            })
+            .then_some(())
+            .ok_or(Full)
+    }
+
+    fn index_nics(&mut self) -> Result<(), Full> {
+        self.index = [NicIndex::default(); NIC_INDEX_PLACES];
+        for (slot, nic) in (0..).zip(&self.nics).filter(|(_, nic)| nic.ifindex != 0) {
+            let first = place_of(nic.ifindex, self.index_factor);
+            let free = (0..NIC_INDEX_PROBES)
+                .map(|probe| (first + probe) & (NIC_INDEX_PLACES - 1))
+                .find(|place| self.index[*place].ifindex == 0)
+                .ok_or(Full)?;
+            self.index[free] = NicIndex { ifindex: nic.ifindex, slot };
+        }
         Ok(())
     }
 
@@ -229,19 +253,20 @@ mod tests {
     }
 
     #[test]
-    fn nics_whose_indexes_collide_are_all_found_up_to_the_probes() {
-        let mut tables = Tables::boxed();
-        let index = |i: usize| (5 + i * NIC_INDEX_PLACES) as u32;
-        for i in 0..NIC_INDEX_PROBES {
-            tables.place_nic(i as u32, Nic { ifindex: index(i), ..Nic::default() }).unwrap();
+    fn as_many_nics_as_slots_are_found_whatever_their_indexes() {
+        for step in [1, 2, 3, 4, 100, NIC_INDEX_PLACES as u32, 1 << 16, 0x0080_0000] {
+            let mut tables = Tables::boxed();
+            let index = |slot: u32| 1 + slot * step;
+            for slot in 0..MAX_NICS as u32 {
+                tables.place_nic(slot, Nic { ifindex: index(slot), ..Nic::default() }).unwrap();
+            }
+            for slot in 0..MAX_NICS as u32 {
+                assert_eq!(tables.slot_of(index(slot)), Some(slot), "step {step}");
+            }
+            assert_eq!(tables.slot_of(index(MAX_NICS as u32)), None);
+            assert_eq!(tables.place_nic(0, Nic { ifindex: 7, ..Nic::default() }), Err(Full));
+            assert_eq!(tables.place_nic(MAX_NICS as u32, Nic { ifindex: 7, ..Nic::default() }), Err(Full));
         }
-        for i in 0..NIC_INDEX_PROBES {
-            assert_eq!(tables.slot_of(index(i)), Some(i as u32));
-        }
-        assert_eq!(tables.slot_of(index(NIC_INDEX_PROBES)), None);
-        let one_more = Nic { ifindex: index(NIC_INDEX_PROBES), ..Nic::default() };
-        assert_eq!(tables.place_nic(9, one_more), Err(Full));
-        assert_eq!(tables.place_nic(0, Nic { ifindex: 1, ..Nic::default() }), Err(Full));
     }
 
     proptest! {

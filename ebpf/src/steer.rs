@@ -175,11 +175,8 @@ fn not_owned(nic: &Nic) -> Decision {
     let pass = |note| Decision { fate: Fate::Pass(Verdict::Kernel), rule: Rule::Kernel, note };
     if nic.flags & NIC_SOURCE_DROP != 0 {
         let reason = DropReason::SourceGuard;
-        let fate = if nic.flags & NIC_OBSERVE != 0 {
-            Fate::Observed(Observed::Drop(reason))
-        } else {
-            Fate::Drop(reason)
-        };
+        let fate =
+            if nic.flags & NIC_OBSERVE != 0 { Fate::Observed(Observed::Drop(reason)) } else { Fate::Drop(reason) };
         return Decision { fate, rule: Rule::Kernel, note: None };
     }
     pass(if nic.flags & NIC_SOURCE_COUNT != 0 { Some(Note::SourceNotOwned) } else { None })

@@ -129,12 +129,16 @@ fn refusal(from: &Provenance, destination: Option<String>, reason: Reason, messa
     Refusal { from: from.clone(), destination, reason, message }
 }
 
-/// Last known gateways, with those of NICs that are away for the moment kept.
+/// Last learned gateways, with those of NICs that are away for the moment kept. A declared one needs no memory, and must
+/// not outlive its declaration.
 fn remembered(selected: &[nics::Selected<'_>], memory: &Memory) -> BTreeMap<String, PerFamily<Option<IpAddr>>> {
     let mut gateways = memory.gateways.clone();
     for nic in selected {
-        if nic.nic.gateways != PerFamily::default() {
-            gateways.insert(nic.nic.name.clone(), nic.nic.gateways);
+        let (declared, found) = (nic.config.gateways, nic.nic.gateways);
+        for gateway in [found.v4.filter(|_| declared.v4.is_none()), found.v6.filter(|_| declared.v6.is_none())] {
+            if let Some(gateway) = gateway {
+                *gateways.entry(nic.nic.name.clone()).or_default().of_mut(gateway) = Some(gateway);
+            }
         }
     }
     gateways
@@ -164,12 +168,25 @@ fn sysctls(nic: &str, strict_arp: bool) -> impl Iterator<Item = (SysctlKey, Stri
 /// Devices that lead off the node, are not managed, and carry a default route or a route with a gateway.
 ///
 /// Tunnels and pod devices are meant to carry traffic past us (more specific local routes win over rule 2); only a
-/// default route makes one a way for replies to anywhere.
+/// default route makes one a way for replies to anywhere. Some networks route pods by an address of the node itself,
+/// which leads nowhere else.
 fn uncovered(inventory: &Inventory, managed: &BTreeSet<Ifindex>) -> Vec<Uncovered> {
     const TUNNELS: [&str; 13] = [
-        "vxlan", "geneve", "ipip", "sit", "gre", "gretap", "ip6tnl", "ip6gre", "ip6gretap", "erspan", "wireguard",
-        "tun", "vti",
+        "vxlan",
+        "geneve",
+        "ipip",
+        "sit",
+        "gre",
+        "gretap",
+        "ip6tnl",
+        "ip6gre",
+        "ip6gretap",
+        "erspan",
+        "wireguard",
+        "tun",
+        "vti",
     ];
+    let own: BTreeSet<IpAddr> = inventory.addresses.iter().map(|address| address.net.addr()).collect();
     let mut found = BTreeSet::new();
     for route in inventory.routes.iter().filter(|route| route.from.is_none()) {
         for hop in &route.hops {
@@ -178,7 +195,8 @@ fn uncovered(inventory: &Inventory, managed: &BTreeSet<Ifindex>) -> Vec<Uncovere
                 continue;
             };
             let tunnel = link.kind.as_deref().is_some_and(|kind| TUNNELS.contains(&kind));
-            let leads_away = route.destination.prefix_len() <= 1 || (hop.gateway.is_some() && !tunnel);
+            let elsewhere = hop.gateway.is_some_and(|gateway| !own.contains(&gateway));
+            let leads_away = route.destination.prefix_len() <= 1 || (elsewhere && !tunnel);
             if leads_away && !link.loopback {
                 found.insert(Uncovered { nic: link.name.clone(), destination: route.destination });
             }

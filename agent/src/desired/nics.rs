@@ -11,7 +11,7 @@ use super::{ManagedNic, Memory, refusal};
 use crate::{
     api::Reason,
     config::{NicConfig, NicMatch, NodeConfig, PerFamily, Refusal},
-    inventory::{Ifindex, Inventory, Link, OWN_PROTOCOL},
+    inventory::{Ifindex, Inventory, Link, NextHop, OWN_PROTOCOL},
     tables::Slot,
 };
 
@@ -31,7 +31,8 @@ pub(super) fn select<'a>(
 ) -> Vec<Selected<'a>> {
     let mut claims: BTreeMap<Ifindex, Vec<&NicConfig>> = BTreeMap::new();
     for class in &config.nics {
-        let matched: Vec<&Link> = candidates(inventory).filter(|link| matches(&class.matches, link, inventory)).collect();
+        let matched: Vec<&Link> =
+            candidates(inventory).filter(|link| matches(&class.matches, link, inventory)).collect();
         let mut refuse = |reason, message| refused.push(refusal(&class.from, None, reason, message));
         match matched.as_slice() {
             [] => refuse(Reason::NoSuchNic, "no NIC of this node matches".to_owned()),
@@ -41,12 +42,18 @@ pub(super) fn select<'a>(
             ),
             [link] => claims.entry(link.index).or_default().push(class),
             several => {
-                let names: Vec<&str> = several.iter().map(|link| link.name.as_str()).collect();
-                refuse(Reason::Ambiguous, format!("{} all match, so none is managed", names.join(", ")));
+                // as many as a line takes: `*` matches every pod's device
+                const NAMED: usize = 5;
+                let names: Vec<&str> = several.iter().take(NAMED).map(|link| link.name.as_str()).collect();
+                let more = match several.len() - names.len() {
+                    0 => String::new(),
+                    more => format!(" and {more} more"),
+                };
+                refuse(Reason::Ambiguous, format!("{}{more} all match, so none is managed", names.join(", ")));
             }
         }
     }
-    let mut slots = Slots::new(memory);
+    let mut slots = Slots::new(memory, claims.keys());
     let mut selected = Vec::new();
     for (index, classes) in claims {
         let Some(link) = inventory.link(index) else {
@@ -180,15 +187,19 @@ fn can_be_owned(ip: IpAddr) -> bool {
     }
 }
 
-/// Whether an address can be reached on a link without a gateway: link-local, or in a prefix routed to the link.
+/// Whether an address other than the link's own can be reached on it without a gateway: link-local, or in a prefix
+/// routed to the link. Routes of ours do not count, or what must hold would depend on what held.
 pub(super) fn is_on_link(inventory: &Inventory, link: Ifindex, address: IpAddr) -> bool {
+    if inventory.addresses_of(link).any(|own| own.net.addr() == address) {
+        return false;
+    }
     if matches!(address, IpAddr::V6(v6) if v6.is_unicast_link_local()) {
         return true;
     }
-    let by_address = inventory.addresses_of(link).any(|own| own.net.contains(&address) && own.net.addr() != address);
-    by_address
+    inventory.addresses_of(link).any(|own| own.on_link().contains(&address))
         || inventory.routes.iter().any(|route| {
             !route.is_default()
+                && route.protocol != OWN_PROTOCOL
                 && route.destination.contains(&address)
                 && route.hops.iter().any(|hop| hop.link == Some(link) && hop.gateway.is_none())
         })
@@ -203,30 +214,39 @@ fn learned(inventory: &Inventory, link: Ifindex, family: IpAddr) -> Option<IpAdd
         .filter(|route| route.protocol != OWN_PROTOCOL && route.destination.addr().is_ipv4() == family.is_ipv4())
         .flat_map(|route| {
             let of_link = route.hops.iter().filter(move |hop| hop.link == Some(link));
-            of_link.filter_map(move |hop| Some(((route.destination.prefix_len(), route.metric), hop.gateway?)))
+            // an IPv4 route may have an IPv6 neighbour as gateway, which is none for an IPv4 table
+            let gateway = move |hop: &NextHop| hop.gateway.filter(|gateway| gateway.is_ipv4() == family.is_ipv4());
+            of_link.filter_map(move |hop| Some(((route.destination.prefix_len(), route.metric), gateway(hop)?)))
         })
         .min()
         .map(|(_, gateway)| gateway)
 }
 
 /// Hands out slots: a NIC keeps its own, a new one gets one that no published table uses, if there is any.
-struct Slots<'a> {
-    memory: &'a Memory,
+struct Slots {
+    /// Of the NICs that have one.
+    own: BTreeMap<Ifindex, Slot>,
+    published: BTreeSet<Slot>,
     taken: BTreeSet<Slot>,
 }
 
-impl<'a> Slots<'a> {
-    fn new(memory: &'a Memory) -> Self {
-        Self { memory, taken: BTreeSet::new() }
+impl Slots {
+    fn new<'a>(memory: &Memory, links: impl Iterator<Item = &'a Ifindex>) -> Self {
+        let mut taken = BTreeSet::new();
+        let own = links
+            .filter_map(|link| Some((*link, *memory.slots.get(link)?)))
+            .filter(|(_, slot)| (*slot as usize) < MAX_NICS && taken.insert(*slot))
+            .collect();
+        Self { own, published: memory.slots.values().copied().collect(), taken }
     }
 
     fn assign(&mut self, link: Ifindex) -> Option<Slot> {
-        let own = self.memory.slots.get(&link).copied();
-        let published: BTreeSet<Slot> = self.memory.slots.values().copied().collect();
+        if let Some(own) = self.own.get(&link) {
+            return Some(*own);
+        }
         let free = |slot: &Slot| !self.taken.contains(slot);
-        let slot = own
-            .filter(|slot| free(slot) && (*slot as usize) < MAX_NICS)
-            .or_else(|| (0..MAX_NICS as Slot).find(|slot| free(slot) && !published.contains(slot)))
+        let slot = (0..MAX_NICS as Slot)
+            .find(|slot| free(slot) && !self.published.contains(slot))
             .or_else(|| (0..MAX_NICS as Slot).find(free))?;
         self.taken.insert(slot);
         Some(slot)

@@ -95,6 +95,10 @@ fn hops(
 ) -> impl Iterator<Item = (IpNet, Hop)> {
     let mut all: HashMap<IpNet, (u32, Hop)> = HashMap::new();
     let mut add = |net: IpNet, metric: u32, gateway: Option<IpAddr>| {
+        // an IPv6 neighbour of an IPv4 route has no form in the programs' table
+        if gateway.is_some_and(|gateway| gateway.is_ipv4() != net.addr().is_ipv4()) {
+            return;
+        }
         let hop = gateway.map_or(Hop::OnLink, Hop::Gateway);
         let best = all.entry(net.trunc()).or_insert((metric, hop));
         if metric < best.0 {
@@ -111,6 +115,7 @@ fn hops(
     for DesiredRoute { route, .. } in routes.iter().filter(|r| r.route.link == link) {
         add(route.destination, route.metric, route.gateway);
     }
+    keep_clear_of_ipv4(&mut all);
     let gateway = |net: &IpNet| gateways.of(net.addr()).map(Hop::Gateway);
     let needed: BTreeMap<IpNet, Hop> = all
         .iter()
@@ -121,6 +126,26 @@ fn hops(
         .map(|(net, (_, hop))| (*net, *hop))
         .collect();
     needed.into_iter()
+}
+
+/// Replaces each IPv6 prefix that holds ::ffff:0:0/96 by its parts beside that: the programs keep both families in one
+/// table, with IPv4 mapped there, and would follow an IPv6 default route for IPv4.
+fn keep_clear_of_ipv4<T: Copy>(all: &mut HashMap<IpNet, T>) {
+    const MAPPED: u128 = 0xffff << 32;
+    const MAPPED_LEN: u8 = 96;
+    let holds = |net: &IpNet| net.prefix_len() <= MAPPED_LEN && net.contains(&IpAddr::from(MAPPED.to_be_bytes()));
+    let mut wide: Vec<IpNet> = all.keys().filter(|net| holds(net)).copied().collect();
+    // where one lies in another, its parts win
+    wide.sort_by_key(|net| std::cmp::Reverse(net.prefix_len()));
+    for net in wide {
+        let Some(value) = all.remove(&net) else { continue };
+        for len in net.prefix_len() + 1..=MAPPED_LEN {
+            let beside = MAPPED ^ (1 << (128 - u32::from(len)));
+            if let Ok(part) = IpNet::new(IpAddr::from(beside.to_be_bytes()), len) {
+                all.entry(part.trunc()).or_insert(value);
+            }
+        }
+    }
 }
 
 /// Destinations that rule 0 leaves alone anyway.

@@ -7,9 +7,7 @@ use tests::{TwoNic, product::Product};
 
 use crate::{
     ROUTES,
-    host::{
-        Condition, NICS, Servers, Snapshot, everything_is_answered, on_hook, own_routes, repaired, routes_to,
-    },
+    host::{Condition, NICS, Servers, Snapshot, everything_is_answered, on_hook, own_routes, repaired, routes_to},
     product, routes_are_there,
     support::NIC_CLASSES,
 };
