@@ -17,9 +17,9 @@ pub(crate) struct Summary {
 pub(crate) fn summarise(samples: &[f64]) -> Summary {
     let mut sorted = samples.to_vec();
     sorted.sort_by(f64::total_cmp);
-    let at = |share: f64| {
-        let place = share * sorted.len().saturating_sub(1) as f64;
-        sorted.get(place.round() as usize).copied().unwrap_or_default()
+    let at = |percent: usize| {
+        let place = sorted.len().saturating_sub(1) * percent / 100;
+        sorted.get(place).copied().unwrap_or_default()
     };
-    Summary { median: at(0.5), p10: at(0.1), p90: at(0.9), samples: sorted.len() }
+    Summary { median: at(50), p10: at(10), p90: at(90), samples: sorted.len() }
 }

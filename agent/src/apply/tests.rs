@@ -93,7 +93,7 @@ async fn a_failure_is_passed_over_or_takes_back_what_was_done_as_its_action_says
         match failing.on_failure() {
             OnFailure::Continue => {
                 assert_eq!(fake.performed, all, "{failing:?}");
-                assert_eq!(failed(&outcome.failed), [failing.clone()]);
+                assert_eq!(failed(&outcome.failed), std::slice::from_ref(failing));
                 assert!(outcome.stopped.is_none(), "{failing:?}");
                 assert_eq!(actions(&outcome.done), [&all[..at], &all[at + 1..]].concat());
             }
@@ -129,7 +129,7 @@ async fn what_was_passed_over_before_a_stop_is_not_taken_back() {
     let [passed_over, stopping] = [&all[0], &all[5]];
     let mut fake = Fake { fails: vec![passed_over.clone(), stopping.clone()], ..Fake::default() };
     let outcome = apply(steps(&all), &mut fake).await;
-    assert_eq!(failed(&outcome.failed), [passed_over.clone()]);
+    assert_eq!(failed(&outcome.failed), std::slice::from_ref(passed_over));
     assert_eq!(fake.performed, [&all[..=5], &undos_of(&all[1..5])].concat());
 }
 

@@ -162,7 +162,8 @@ impl Dataplane {
             loaded.pin(&fresh).map_err(|source| DataplaneError::Pin { path: fresh.clone(), source })?;
             fs::rename(&fresh, &path).map_err(|e| file(&path, e))?;
         }
-        self.set_meta(Meta::default())
+        // of no build until the commit, but of this layout: a load that is broken off must not cost the next one its maps
+        self.set_meta(Meta { abi_version: ABI_VERSION, ..Meta::default() })
     }
 
     /// Records that every attachment runs this binary's programs.

@@ -13,12 +13,9 @@ pub(super) fn bytes() -> &'static [u8] {
     missing::<()>()
 }
 
+/// Generic, so that its constant is evaluated when code is made for it and not before.
 #[cfg(not(programs_built))]
+#[expect(clippy::extra_unused_type_parameters, reason = "see above")]
 fn missing<T>() -> &'static [u8] {
-    const {
-        #[expect(clippy::panic, reason = "evaluated by the compiler, when code is made, never at run time")]
-        {
-            panic!("the eBPF programs are not built from this source yet: run `cargo xtask build`")
-        }
-    }
+    const { panic!("the eBPF programs are not built from this source yet: run `cargo xtask build`") }
 }

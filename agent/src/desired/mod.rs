@@ -135,10 +135,9 @@ fn remembered(selected: &[nics::Selected<'_>], memory: &Memory) -> BTreeMap<Stri
     let mut gateways = memory.gateways.clone();
     for nic in selected {
         let (declared, found) = (nic.config.gateways, nic.nic.gateways);
-        for gateway in [found.v4.filter(|_| declared.v4.is_none()), found.v6.filter(|_| declared.v6.is_none())] {
-            if let Some(gateway) = gateway {
-                *gateways.entry(nic.nic.name.clone()).or_default().of_mut(gateway) = Some(gateway);
-            }
+        let learned = [found.v4.filter(|_| declared.v4.is_none()), found.v6.filter(|_| declared.v6.is_none())];
+        for gateway in learned.into_iter().flatten() {
+            *gateways.entry(nic.nic.name.clone()).or_default().of_mut(gateway) = Some(gateway);
         }
     }
     gateways

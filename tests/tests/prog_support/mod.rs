@@ -1,4 +1,5 @@
 //! The programs, loaded into a private bpffs and run on made packets in a namespace with two NICs.
+#![expect(clippy::unwrap_used, clippy::panic, reason = "a fixture that cannot do its work fails its test")]
 
 use std::{
     collections::BTreeMap,

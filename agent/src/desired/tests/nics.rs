@@ -151,7 +151,7 @@ fn where_all_slots_are_published_a_new_nic_takes_that_of_one_that_went_and_of_no
     let (host, config) = crowd(MAX_NICS + 1);
     // eth0 is new, eth7 has gone, all others keep theirs
     let slots = (1..=MAX_NICS).map(|i| (host.index(&format!("eth{i}")), i as Slot - 1)).collect();
-    let mut without = config.clone();
+    let mut without = config;
     without.nics.retain(|nic| nic.class != "eth7");
     let desired = host.desire_with(&without, &Memory { slots, ..Memory::default() });
     assert_eq!(refusals(&desired), []);

@@ -102,7 +102,7 @@ fn a_gateway_that_the_nic_cannot_reach_is_refused() {
 #[test]
 fn a_gateway_may_be_reached_by_another_entry_that_is_on_link() {
     let behind = RouteConfig { gateway: Some(ip("192.0.2.1")), ..entry("172.30.0.0/16") };
-    for routes in [[entry("192.0.2.0/24"), behind.clone()], [behind.clone(), entry("192.0.2.0/24")]] {
+    for routes in [[entry("192.0.2.0/24"), behind.clone()], [behind, entry("192.0.2.0/24")]] {
         let desired = Host::lab().desire(&config([mgmt()], routes));
         assert_eq!(refusals(&desired), []);
         assert_eq!(desired.routes.len(), 2);
