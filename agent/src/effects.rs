@@ -27,7 +27,7 @@ impl Effects for Node<'_> {
                 other => other.map_err(failed),
             },
             Action::Load { .. } => dataplane.load().map_err(failed),
-            Action::Unload => dataplane.remove().map_err(failed),
+            Action::Unload => dataplane.unload().map_err(failed),
             Action::Publish { new, old } => {
                 dataplane.publish(new).map_err(failed)?;
                 for slot in reassigned(old, new) {

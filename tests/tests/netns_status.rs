@@ -320,9 +320,10 @@ fn why_tells_what_is_left_alone() {
         &found,
         &json!({"verdict": "kernel", "rule": 3, "nic": "eth0", "gateway": "10.10.0.1", "kernelNic": "eth0", "reason": "source_not_owned"}),
     );
-    // rule 0: neighbour discovery and multicast
-    let found = why(&product, "10.20.0.10", "224.0.0.251", &["--proto", "udp", "--dport", "5353"]);
-    answers(&found, &json!({"verdict": "untouched", "rule": 0}));
+    // rule 0: link-local, although another NIC owns the source
+    lab.node.ip("route add 169.254.0.0/16 dev eth0");
+    let found = why(&product, "10.20.0.10", "169.254.0.9", &["--proto", "udp", "--dport", "5353"]);
+    answers(&found, &json!({"verdict": "untouched", "rule": 0, "nic": "eth0", "kernelNic": "eth0"}));
     // the node itself
     let found = why(&product, "10.20.0.10", "10.10.0.10", &[]);
     answers(&found, &json!({"verdict": "local", "rule": null}));

@@ -176,6 +176,22 @@ fn a_nic_that_is_gone_hinders_nothing() {
 }
 
 #[test]
+fn maps_that_cannot_be_read_hinder_nothing() {
+    let lab = lived_in();
+    let product = product(&lab);
+    let before = Snapshot::take(&lab.node, &product);
+    succeeded(&product.apply());
+    // as after a change of a map's layout: each of the two is not what its name says
+    let pin = |name: &str| product.bpffs().join(name);
+    for (from, to) in [("TABLES", "other"), ("COUNTERS", "TABLES"), ("other", "COUNTERS")] {
+        fs::rename(pin(from), pin(to)).unwrap();
+    }
+    assert_eq!(product.run("status", &[]).status.code(), Some(1));
+    succeeded(&product.uninstall());
+    as_before(&before, &lab, &product);
+}
+
+#[test]
 fn a_setting_that_an_operator_changed_after_us_is_put_back_to_what_was_before_us() {
     let lab = lived_in();
     let product = product(&lab);

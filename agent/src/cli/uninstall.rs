@@ -3,7 +3,12 @@
 use clap::Args;
 
 use super::{Answer, Failure, Paths, preflight};
-use crate::{config::NodeConfig, hook::Position, merge::Protected, pipeline::problems_of};
+use crate::{
+    config::NodeConfig,
+    hook::Position,
+    merge::Protected,
+    pipeline::{LookError, problems_of},
+};
 
 #[derive(Debug, Args)]
 pub(super) struct UninstallArgs {
@@ -18,7 +23,14 @@ pub(super) async fn run(args: &UninstallArgs) -> Answer {
     let mut state = pipeline.state_dir.load()?;
     // an empty configuration desires nothing, so the plan is to take everything back
     let nothing = NodeConfig::default();
-    let mut view = pipeline.look(&nothing, &state).await?;
+    let mut view = match pipeline.look(&nothing, &state).await {
+        // maps of another layout, or damaged: what cannot be read can still be removed
+        Err(LookError::Dataplane(_)) => {
+            pipeline.dataplane.remove()?;
+            pipeline.look(&nothing, &state).await?
+        }
+        looked => looked?,
+    };
     // the programs go as a whole, also those of another build
     view.steps.retain(|step| matches!(step.action.kind(), "route" | "sysctl"));
     let mut problems = Vec::new();

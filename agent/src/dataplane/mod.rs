@@ -271,6 +271,11 @@ impl Dataplane {
         Ok(())
     }
 
+    /// Takes back a load that nothing is attached to; what runs keeps its pins.
+    pub fn unload(&self) -> Result<()> {
+        if self.pinned_links()?.is_empty() { self.remove() } else { Ok(()) }
+    }
+
     /// Removes every pin, and with them programs, links and maps.
     pub fn remove(&self) -> Result<()> {
         for hook in self.pinned_links()? {

@@ -1,6 +1,6 @@
 //! Which routes must exist for the RouteEntries of this node.
 
-use std::net::IpAddr;
+use std::{collections::HashMap, net::IpAddr};
 
 use super::{
     DesiredRoute,
@@ -19,7 +19,7 @@ pub(super) fn desire(
     selected: &[Selected<'_>],
     refused: &mut Vec<Refusal>,
 ) -> Vec<DesiredRoute> {
-    let foreign: std::collections::HashMap<ipnet::IpNet, &Route> = inventory
+    let foreign: HashMap<ipnet::IpNet, &Route> = inventory
         .routes
         .iter()
         .filter(|route| route.protocol != OWN_PROTOCOL && route.from.is_none())
@@ -28,8 +28,15 @@ pub(super) fn desire(
     let mut routes: Vec<DesiredRoute> = Vec::new();
     // a gateway may be reached by another entry's route, which is on-link
     let (through, direct): (Vec<_>, Vec<_>) = config.routes.iter().partition(|entry| entry.gateway.is_some());
+    // thousands of entries share few gateways
+    let mut known: HashMap<(Ifindex, IpAddr), bool> = HashMap::new();
     for entry in direct.into_iter().chain(through) {
-        match resolve(entry, inventory, selected, &routes, foreign.get(&entry.destination).copied()) {
+        let reaches = |link, gateway| {
+            *known.entry((link, gateway)).or_insert_with(|| {
+                is_on_link(inventory, link, gateway) || routes.iter().any(|item| leads_to(&item.route, link, gateway))
+            })
+        };
+        match resolve(entry, inventory, selected, reaches, foreign.get(&entry.destination).copied()) {
             Ok(route) => routes.push(DesiredRoute { route, from: entry.from.clone() }),
             Err((reason, message)) => {
                 refused.push(refusal(&entry.from, Some(entry.destination.to_string()), reason, message));
@@ -43,7 +50,7 @@ fn resolve(
     entry: &RouteConfig,
     inventory: &Inventory,
     selected: &[Selected<'_>],
-    earlier: &[DesiredRoute],
+    reaches: impl FnOnce(Ifindex, IpAddr) -> bool,
     foreign: Option<&Route>,
 ) -> Result<OwnRoute, (Reason, String)> {
     let (link, managed) = nic_of(entry, inventory, selected)?;
@@ -60,12 +67,8 @@ fn resolve(
         return Err((Reason::NicDown, format!("{} is down", link.name)));
     }
     let family = entry.destination.addr();
-    let by_entry = |gateway: IpAddr| {
-        let direct = |route: &OwnRoute| route.link == link.index && route.gateway.is_none();
-        earlier.iter().any(|item| direct(&item.route) && item.route.destination.contains(&gateway))
-    };
     let gateway = match entry.gateway {
-        Some(gateway) if !is_on_link(inventory, link.index, gateway) && !by_entry(gateway) => {
+        Some(gateway) if !reaches(link.index, gateway) => {
             return Err((Reason::GatewayNotOnNic, format!("gateway {gateway} is in no subnet of {}", link.name)));
         }
         Some(gateway) => Some(gateway),
@@ -80,6 +83,11 @@ fn resolve(
         mtu: entry.mtu,
         onlink: false,
     })
+}
+
+/// Whether a route makes an address directly reachable on a link.
+fn leads_to(route: &OwnRoute, link: Ifindex, address: IpAddr) -> bool {
+    route.link == link && route.gateway.is_none() && route.destination.contains(&address)
 }
 
 type NicOf<'a> = (&'a Link, Option<&'a Selected<'a>>);

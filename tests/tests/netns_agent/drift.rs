@@ -130,10 +130,11 @@ fn a_foreign_program_on_the_hook_runs_on_whatever_happens_to_ours() {
     runs();
     for direction in Direction::ALL {
         let link = product.bpffs().join(format!("links/{}-{}", lab.node.ifindex("eth1"), direction.name()));
-        fs::remove_file(link).unwrap();
+        fs::remove_file(&link).unwrap();
         repaired("ours is attached again", || {
             let found = on_hook(&lab.node, "eth1", direction);
-            if found.len() == 2 { Ok(()) } else { Err(found) }
+            // the kernel detaches a moment after the pin is gone
+            if found.len() == 2 && link.exists() { Ok(()) } else { Err(found) }
         });
     }
     beside([true, false]);
