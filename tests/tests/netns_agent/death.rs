@@ -33,7 +33,8 @@ fn every_check_passes_while_the_agent_is_killed_at_random_moments_and_started_ag
         // most of these fall into the start, which takes some tens of milliseconds
         let moment = random_below(Duration::from_millis(150));
         let agent = product.agent_unready(&[]);
-        std::thread::sleep(moment);
+        let started = Instant::now();
+        eventually(PATIENCE, "the moment of the kill", || (started.elapsed() >= moment).then_some(()));
         println!("killed after {moment:?}");
         agent.kill9();
     }
