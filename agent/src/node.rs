@@ -15,6 +15,7 @@ use crate::{
     backoff::Backoff,
     config::NodeConfig,
     contest::{Contests, is_correction},
+    dataplane::ProgramLogs,
     merge::{NodeIdentity, merge},
     netlink::{Change, Watch},
     pipeline::{LookError, Pipeline, View, problems_of},
@@ -187,6 +188,8 @@ pub struct Node<'a> {
     logged: Vec<String>,
     /// The kernel announced a change of neighbours since they were read.
     stale_neighbours: bool,
+    /// What the programs log, if they were built to.
+    program_logs: Option<ProgramLogs>,
     /// A change of the host has not been looked at yet.
     postponed: bool,
 }
@@ -219,6 +222,7 @@ impl<'a> Node<'a> {
             start: Instant::now(),
             logged: Vec::new(),
             stale_neighbours: false,
+            program_logs: None,
             postponed: false,
         }
     }
@@ -230,6 +234,7 @@ impl<'a> Node<'a> {
         let mut dir_watch = self.watch_dir();
         self.reload();
         self.cycle(Cause::Start).await;
+        self.program_logs = self.pipeline.dataplane.logs();
         let mut glance = tokio::time::interval(GLANCE);
         glance.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut resync = tokio::time::interval_at(Instant::now() + RESYNC, RESYNC);
@@ -251,6 +256,9 @@ impl<'a> Node<'a> {
                 () = tokio::time::sleep_until(self.rest_until), if self.postponed => Some(Cause::Host),
                 _ = glance.tick() => {
                     self.refresh_neighbours().await;
+                    if let Some(logs) = &mut self.program_logs {
+                        logs.forward();
+                    }
                     if self.manifests.is_stale() {
                         // the directory itself may be another one now
                         dir_watch = self.watch_dir();

@@ -401,6 +401,12 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_layout_that_differs_has_another_number() {
+        let sizes = [size_of::<Tables>(), size_of::<HookCounters>(), size_of::<Redirects>(), size_of::<Event>()];
+        assert_eq!((ABI_VERSION, sizes), (1, [1_051_672, 128, 256, 64]), "a new layout needs a new ABI_VERSION");
+    }
+
+    #[test]
     fn an_address_survives_the_way_to_the_map_and_back() {
         for ip in [
             IpAddr::V4(Ipv4Addr::new(10, 20, 0, 10)),

@@ -81,7 +81,7 @@ mod programs {
         match parse(&frame) {
             Parsed::Ip(packet) => {
                 let decision = steer::egress(&frame, tables, &Tries, slot, nic, &packet);
-                #[cfg(debug_assertions)]
+                #[cfg(feature = "log")]
                 aya_log_ebpf::debug!(&context, "egress slot {} protocol {}", slot, packet.protocol);
                 skb.settle(EGRESS, slot, Some(&packet), &decision)
             }

@@ -8,6 +8,7 @@
 mod counters;
 mod error;
 mod events;
+mod logs;
 mod object;
 mod raw;
 mod trace;
@@ -38,6 +39,7 @@ pub use self::{
     counters::{CounterRow, RedirectRow},
     error::DataplaneError,
     events::Events,
+    logs::ProgramLogs,
     trace::{Explanation, Probe, Run},
 };
 use crate::{
