@@ -1,9 +1,6 @@
 //! Nanoseconds of each program per packet, by BPF_PROG_TEST_RUN, beside an empty program.
 
-use std::{
-    collections::BTreeMap,
-    net::{IpAddr, Ipv4Addr, Ipv6Addr},
-};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use agent::{
     api::{Mode, ReplyPath, SourceGuard},
@@ -11,170 +8,245 @@ use agent::{
     dataplane::{Dataplane, Probe},
     hook::Direction,
     inventory::Ifindex,
-    tables::{AdminState, Hop, NicEntry, TableSpec},
+    tables::{AdminState, Hop, NicEntry, Slot, TableSpec},
 };
 use anyhow::{Context as _, Result};
 use aya::programs::{SchedClassifier, TestRun as _, TestRunOptions};
-use ipnet::IpNet;
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use serde::Serialize;
 use tests::{
     Family, TwoNic,
     bpffs::Bpffs,
-    lab::{CLIENT, node_address},
+    lab::{CLIENT, gateway_address, node_address, subnet},
     packet::Frame,
 };
 
 use crate::{
-    empty,
-    stats::{Summary, summarise},
+    family_name,
+    handmade::{self, PASS},
+    stats::{Summary, difference, summarise},
 };
 
-/// One measured way through a program.
-#[derive(Debug, Serialize)]
-pub(crate) struct Row {
-    pub(crate) path: &'static str,
-    pub(crate) family: &'static str,
-    /// Owned addresses in the tables.
-    pub(crate) owners: usize,
-    pub(crate) ns: Summary,
-    /// Above the empty program's median of the same run.
-    pub(crate) above_empty: f64,
-}
-
-enum Program {
+/// A way through a program.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub(crate) enum Way {
     Empty,
-    Ours(Direction, &'static str),
+    /// The empty program once more: what differs between the two is what this run cannot tell apart.
+    EmptyAgain,
+    IngressOwned,
+    EgressOwned,
+    EgressMoved,
+    EgressNobody,
+    EgressExempt,
 }
 
-struct Case {
-    path: &'static str,
-    family: Family,
-    program: Program,
-    frame: Vec<u8>,
-}
+impl Way {
+    const EMPTY: [Self; 2] = [Self::Empty, Self::EmptyAgain];
+    const OURS: [Self; 5] =
+        [Self::IngressOwned, Self::EgressOwned, Self::EgressMoved, Self::EgressNobody, Self::EgressExempt];
 
-/// Sizes of the owner table.
-const OWNERS: [usize; 3] = [1, 1000, 10_000];
-/// Next hops of each NIC besides, in the larger tables.
-const HOPS: u32 = 1000;
-
-/// Measures everything, `rounds` times in random order.
-pub(crate) fn measure(rounds: usize, repeat: u32) -> Result<Vec<Row>> {
-    let lab = TwoNic::builder().build();
-    let bpffs = Bpffs::mount();
-    let dir = bpffs.path().join("nicpath");
-    let empty_path = bpffs.path().join("empty");
-    empty::pin(&empty_path).context("the empty program")?;
-    let dataplane = Dataplane::new(&dir);
-    dataplane.load()?;
-    let links = ["eth0", "eth1"].map(|nic| Ifindex(lab.node.ifindex(nic)));
-    let cases: Vec<Case> = Family::ALL.into_iter().flat_map(cases).collect();
-    let mut rows = Vec::new();
-    for owners in OWNERS {
-        dataplane.publish(&tables(links, owners))?;
-        let mut samples: BTreeMap<usize, Vec<f64>> = BTreeMap::new();
-        for _ in 0..rounds {
-            let mut order: Vec<usize> = (0..cases.len()).collect();
-            fastrand::shuffle(&mut order);
-            for place in order {
-                // a test run looks the interface up in the namespace of its caller
-                let ns = lab.node.run(|| run(&cases[place], &dataplane, &empty_path, links, repeat))?;
-                samples.entry(place).or_default().push(ns);
-            }
-        }
-        let summaries: Vec<Summary> = samples.values().map(|samples| summarise(samples)).collect();
-        for (case, ns) in cases.iter().zip(&summaries) {
-            let floor = cases
-                .iter()
-                .zip(&summaries)
-                .find(|(other, _)| matches!(other.program, Program::Empty) && other.family == case.family);
-            rows.push(Row {
-                path: case.path,
-                family: if case.family == Family::V4 { "IPv4" } else { "IPv6" },
-                owners,
-                ns: *ns,
-                above_empty: ns.median - floor.map_or(0.0, |(_, floor)| floor.median),
-            });
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Empty => "empty program",
+            Self::EmptyAgain => "empty program, again",
+            Self::IngressOwned => "ingress, to an owned address",
+            Self::EgressOwned => "egress, owned here",
+            Self::EgressMoved => "egress, moved to its owner",
+            Self::EgressNobody => "egress, owned by nobody",
+            Self::EgressExempt => "egress, rule 0",
         }
     }
-    Ok(rows)
+
+    /// The hook that the packet passes; None for the empty program, which looks at nothing.
+    fn hook(self) -> Option<(Slot, Direction)> {
+        match self {
+            Self::Empty | Self::EmptyAgain => None,
+            Self::IngressOwned => Some((ETH1, Direction::Ingress)),
+            Self::EgressOwned => Some((ETH1, Direction::Egress)),
+            Self::EgressMoved | Self::EgressNobody | Self::EgressExempt => Some((ETH0, Direction::Egress)),
+        }
+    }
+
+    fn frame(self, family: Family) -> Vec<u8> {
+        let (client, own) = (CLIENT.get(family), node_address(1, family));
+        let (stranger, multicast): (IpAddr, IpAddr) = match family {
+            Family::V4 => (Ipv4Addr::new(10, 244, 0, 2).into(), Ipv4Addr::new(224, 0, 0, 251).into()),
+            Family::V6 => (
+                Ipv6Addr::new(0xfd00, 0x244, 0, 0, 0, 0, 0, 2).into(),
+                Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 0xfb).into(),
+            ),
+        };
+        let (source, destination) = match self {
+            Self::IngressOwned => (client, own),
+            Self::Empty | Self::EmptyAgain | Self::EgressOwned | Self::EgressMoved => (own, client),
+            Self::EgressNobody => (stranger, client),
+            Self::EgressExempt => (own, multicast),
+        };
+        Frame::ip(source, destination).udp(80, 40000).payload(&[0; 64]).build()
+    }
 }
 
-fn run(case: &Case, dataplane: &Dataplane, empty: &std::path::Path, links: [Ifindex; 2], repeat: u32) -> Result<f64> {
-    let duration = match case.program {
-        Program::Empty => {
-            let options = TestRunOptions { data_in: Some(case.frame.as_slice()), repeat, ..TestRunOptions::default() };
-            SchedClassifier::from_pin(empty)?.test_run(options)?.duration
-        }
-        Program::Ours(direction, nic) => {
-            let link = if nic == "eth0" { links[0] } else { links[1] };
-            dataplane.run(&Probe { link, direction, frame: &case.frame }, repeat)?.duration
-        }
-    };
-    Ok(duration.as_nanos() as f64)
+/// What one way costs, in ns per packet.
+#[derive(Debug, Serialize)]
+pub(crate) struct Row {
+    pub(crate) way: Way,
+    pub(crate) family: &'static str,
+    /// Owned addresses in the tables; 0 for the empty program.
+    pub(crate) owners: usize,
+    pub(crate) ns: Summary,
+    /// Above the empty program in the same round.
+    pub(crate) above_empty: Summary,
+    /// Above the same way with the smallest table in the same round.
+    pub(crate) above_smallest: Summary,
 }
 
-fn cases(family: Family) -> Vec<Case> {
-    let client = CLIENT.get(family);
-    let own = node_address(1, family);
-    let multicast: IpAddr = match family {
-        Family::V4 => Ipv4Addr::new(224, 0, 0, 251).into(),
-        Family::V6 => Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 0xfb).into(),
+/// Sizes of the owner table; all are loaded at once, so that they are measured in the same rounds.
+pub(crate) const OWNERS: [usize; 3] = [1, 1000, 10_000];
+/// Routes of the second NIC with a gateway of their own, per family, in all tables but the smallest.
+const HOPS: u32 = 1000;
+
+const ETH0: Slot = 0;
+const ETH1: Slot = 1;
+
+struct Case {
+    way: Way,
+    family: Family,
+    owners: usize,
+    frame: Vec<u8>,
+    samples: Vec<f64>,
+}
+
+impl Case {
+    fn is(&self, way: Way, family: Family, owners: usize) -> bool {
+        (self.way, self.family, self.owners) == (way, family, owners)
+    }
+}
+
+/// The loaded programs, once per size of table, and the empty one.
+struct Loaded {
+    sizes: Vec<(usize, Dataplane)>,
+    links: [Ifindex; 2],
+    /// Holds them all, the empty one as [`EMPTY`].
+    bpffs: Bpffs,
+}
+
+const EMPTY: &str = "empty";
+
+/// Measures everything in random order: `loads` times loaded afresh, as a program's place in memory makes it a few ns
+/// faster or slower, and `rounds` times each. A sample is the average of `repeat` runs.
+pub(crate) fn measure(loads: usize, rounds: usize, repeat: u32) -> Result<Vec<Row>> {
+    let lab = TwoNic::builder().build();
+    let links = ["eth0", "eth1"].map(|nic| Ifindex(lab.node.ifindex(nic)));
+    let mut cases = cases();
+    for _ in 0..loads {
+        let loaded = Loaded::new(links)?;
+        for _ in 0..rounds {
+            fastrand::shuffle(&mut cases);
+            for case in &mut cases {
+                // a test run looks the interface up in the namespace of its caller
+                let ns = lab.node.run(|| loaded.run(case, repeat))?;
+                case.samples.push(ns);
+            }
+        }
+    }
+    cases.sort_by_key(|case| (case.owners, case.family, case.way as u8));
+    Ok(rows(&cases))
+}
+
+impl Loaded {
+    fn new(links: [Ifindex; 2]) -> Result<Self> {
+        let bpffs = Bpffs::mount();
+        handmade::pin(&bpffs.path().join(EMPTY), &PASS).context("the empty program")?;
+        let load = |owners| {
+            let dataplane = Dataplane::new(bpffs.path().join(format!("owners-{owners}")));
+            dataplane.load()?;
+            dataplane.publish(&tables(links, owners))?;
+            Ok((owners, dataplane))
+        };
+        let sizes = OWNERS.into_iter().map(load).collect::<Result<_>>()?;
+        Ok(Self { sizes, links, bpffs })
+    }
+
+    fn run(&self, case: &Case, repeat: u32) -> Result<f64> {
+        let dataplane = self.sizes.iter().find(|(owners, _)| *owners == case.owners).map(|(_, dataplane)| dataplane);
+        let duration = match (case.way.hook(), dataplane) {
+            (Some((slot, direction)), Some(dataplane)) => {
+                let probe = Probe { link: self.links[slot as usize], direction, frame: &case.frame };
+                dataplane.run(&probe, repeat)?.duration
+            }
+            _ => {
+                let options =
+                    TestRunOptions { data_in: Some(case.frame.as_slice()), repeat, ..TestRunOptions::default() };
+                SchedClassifier::from_pin(self.bpffs.path().join(EMPTY))?.test_run(options)?.duration
+            }
+        };
+        Ok(duration.as_nanos() as f64)
+    }
+}
+
+fn cases() -> Vec<Case> {
+    let case = |way: Way, family, owners| {
+        let frame = way.frame(family);
+        Case { way, family, owners, frame, samples: Vec::new() }
     };
-    let stranger: IpAddr = match family {
-        Family::V4 => Ipv4Addr::new(10, 244, 0, 2).into(),
-        Family::V6 => Ipv6Addr::new(0xfd00, 0x244, 0, 0, 0, 0, 0, 2).into(),
+    let mut cases = Vec::new();
+    for family in Family::ALL {
+        cases.extend(Way::EMPTY.map(|way| case(way, family, 0)));
+        for owners in OWNERS {
+            cases.extend(Way::OURS.map(|way| case(way, family, owners)));
+        }
+    }
+    cases
+}
+
+fn rows(cases: &[Case]) -> Vec<Row> {
+    let samples = |way, family, owners| {
+        cases.iter().find(|case| case.is(way, family, owners)).map_or(&[][..], |case| &case.samples)
     };
-    let udp = |from: IpAddr, to: IpAddr| Frame::ip(from, to).udp(80, 40000).payload(&[0; 64]).build();
-    let case = |path, program, frame| Case { path, family, program, frame };
-    vec![
-        case("empty program", Program::Empty, udp(own, client)),
-        case("ingress, to an owned address", Program::Ours(Direction::Ingress, "eth1"), udp(client, own)),
-        case("egress, owned here", Program::Ours(Direction::Egress, "eth1"), udp(own, client)),
-        case("egress, moved to its owner", Program::Ours(Direction::Egress, "eth0"), udp(own, client)),
-        case("egress, owned by nobody", Program::Ours(Direction::Egress, "eth0"), udp(stranger, client)),
-        case("egress, rule 0", Program::Ours(Direction::Egress, "eth0"), udp(own, multicast)),
-    ]
+    let row = |case: &Case| {
+        let above = |floor: &[f64]| summarise(&difference(&case.samples, floor));
+        Row {
+            way: case.way,
+            family: family_name(case.family),
+            owners: case.owners,
+            ns: summarise(&case.samples),
+            above_empty: above(samples(Way::Empty, case.family, 0)),
+            above_smallest: above(samples(case.way, case.family, OWNERS[0].min(case.owners))),
+        }
+    };
+    cases.iter().map(row).collect()
 }
 
 /// Two NICs; the second owns its lab addresses and as many neighbours as it takes.
 fn tables(links: [Ifindex; 2], owners: usize) -> TableSpec {
-    let nic = |link, network, gateways| NicEntry {
-        link,
+    let nic = |n: usize| NicEntry {
+        link: links[n],
         lower: None,
-        network,
+        network: n as u16 + 1,
         state: AdminState::Up,
         mode: Mode::Enforce,
         reply_path: ReplyPath::Symmetric,
         source_guard: SourceGuard::Pass,
-        gateways,
+        gateways: PerFamily { v4: Some(gateway_address(n, Family::V4)), v6: Some(gateway_address(n, Family::V6)) },
     };
-    let gateways = |n| PerFamily {
-        v4: Some(tests::lab::gateway_address(n, Family::V4)),
-        v6: Some(tests::lab::gateway_address(n, Family::V6)),
-    };
-    let mut spec = TableSpec {
-        nics: [(0, nic(links[0], 1, gateways(0))), (1, nic(links[1], 2, gateways(1)))].into(),
-        ..TableSpec::default()
-    };
-    for family in Family::ALL {
-        spec.owners.insert(node_address(1, family), 1);
-    }
-    for i in 1..owners as u32 {
-        let ip = if i % 2 == 0 {
-            IpAddr::from(Ipv4Addr::from_bits(0x0a15_0000 + i))
-        } else {
-            IpAddr::from(Ipv6Addr::from_bits(0xfd00_0021_u128 << 96 | u128::from(i)))
+    let mut spec = TableSpec { nics: [(ETH0, nic(0)), (ETH1, nic(1))].into(), ..TableSpec::default() };
+    spec.owners.extend(Family::ALL.map(|family| (node_address(1, family), ETH1)));
+    spec.owners.extend((1..owners as u32).map(|i| {
+        let address: IpAddr = match i % 2 {
+            0 => Ipv4Addr::from_bits(0x0a15_0000 + i).into(),
+            _ => Ipv6Addr::from_bits(0xfd00_0021_u128 << 96 | u128::from(i)).into(),
         };
-        spec.owners.insert(ip, 1);
+        (address, ETH1)
+    }));
+    for net in Family::ALL.map(|family| subnet(1, family)).iter().filter_map(|net| net.parse().ok()) {
+        spec.hops.insert((ETH1, net), Hop::OnLink);
     }
-    if owners > 1 {
+    if owners > OWNERS[0] {
         for i in 0..HOPS {
-            let net = Ipv4Addr::from_bits(0xac20_0000 + (i << 8));
-            let hop = Hop::Gateway(Ipv4Addr::new(10, 20, 0, 2).into());
-            if let Ok(net) = ipnet::Ipv4Net::new(net, 24) {
-                spec.hops.insert((1, IpNet::V4(net)), hop);
-            }
+            let v4 = Ipv4Net::new_assert(Ipv4Addr::from_bits(0xac20_0000 + (i << 8)), 24);
+            let v6 = Ipv6Net::new_assert(Ipv6Addr::from_bits(0xfd00_0030_u128 << 96 | u128::from(i) << 64), 64);
+            spec.hops.insert((ETH1, IpNet::V4(v4)), Hop::Gateway(Ipv4Addr::new(10, 20, 0, 2).into()));
+            spec.hops.insert((ETH1, IpNet::V6(v6)), Hop::Gateway(Ipv6Addr::new(0xfd00, 0x20, 0, 0, 0, 0, 0, 2).into()));
         }
     }
     spec

@@ -61,7 +61,7 @@ pub(crate) const UNSAFE: &[(&str, &str)] = &[
     ("ebpf/src/main.rs", "entry points and licence section of the eBPF binary"),
     ("ebpf/src/act.rs", "kernel helpers, packet and map values by pointer"),
     ("agent/src/dataplane/raw.rs", "the bpf(2) commands aya has no function for"),
-    ("benches/src/empty.rs", "loading and pinning a program made of two instructions"),
+    ("benches/src/handmade.rs", "loading and pinning programs of a few instructions"),
     ("tests/src/sys.rs", "system calls that have no safe form"),
 ];
 

@@ -1,4 +1,4 @@
-//! The limit: a program of two instructions, `r0 = -1; exit`, that lets every packet pass.
+//! Programs of a few instructions, made by hand: the empty one is the limit of what any program costs.
 #![allow(unsafe_code, reason = "bpf(2): loading and pinning a hand-made program, which aya cannot")]
 
 use std::{
@@ -12,8 +12,11 @@ const BPF_PROG_LOAD: libc::c_int = 5;
 const BPF_OBJ_PIN: libc::c_int = 6;
 const BPF_PROG_TYPE_SCHED_CLS: u32 = 3;
 
-/// `r0 = -1` and `exit`: opcode, registers, offset, immediate (include/uapi/linux/bpf.h).
-const INSTRUCTIONS: [[u8; 8]; 2] = [[0xb7, 0, 0, 0, 0xff, 0xff, 0xff, 0xff], [0x95, 0, 0, 0, 0, 0, 0, 0]];
+/// Opcode, registers, offset (2 bytes), immediate (4 bytes), as `struct bpf_insn` (include/uapi/linux/bpf.h).
+pub(crate) type Instruction = [u8; 8];
+
+/// `r0 = -1` and `exit`: every packet passes and other programs run.
+pub(crate) const PASS: [Instruction; 2] = [[0xb7, 0, 0, 0, 0xff, 0xff, 0xff, 0xff], [0x95, 0, 0, 0, 0, 0, 0, 0]];
 
 /// The first fields of `union bpf_attr` for BPF_PROG_LOAD.
 #[repr(C)]
@@ -43,13 +46,13 @@ fn bpf<T>(command: libc::c_int, attr: &T) -> io::Result<libc::c_long> {
     if answer < 0 { Err(io::Error::last_os_error()) } else { Ok(answer) }
 }
 
-/// Loads the program and pins it, so that it can be opened like any other.
-pub(crate) fn pin(path: &Path) -> io::Result<()> {
+/// Loads a program and pins it, so that it can be opened like any other.
+pub(crate) fn pin(path: &Path, program: &[Instruction]) -> io::Result<()> {
     let license = c"GPL";
     let load = LoadAttr {
         prog_type: BPF_PROG_TYPE_SCHED_CLS,
-        instructions: INSTRUCTIONS.len() as u32,
-        instructions_at: INSTRUCTIONS.as_ptr() as u64,
+        instructions: u32::try_from(program.len()).map_err(io::Error::other)?,
+        instructions_at: program.as_ptr() as u64,
         license_at: license.as_ptr() as u64,
         log_level: 0,
         log_size: 0,
