@@ -16,6 +16,7 @@ pub mod desired;
 pub mod effects;
 pub mod hook;
 pub mod inventory;
+pub mod manifests;
 pub mod merge;
 pub mod netlink;
 pub mod node;

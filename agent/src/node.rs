@@ -1,30 +1,22 @@
 //! The node daemon: waits for changes of manifests and host, and runs the pipeline for each.
 
-use std::{
-    path::{Path, PathBuf},
-    time::Duration,
-};
+use std::time::Duration;
 
-use ipnet::IpNet;
 use k8s_openapi::jiff::Timestamp;
 use tokio::time::{Instant, MissedTickBehavior};
 use tracing::{error, info, warn};
 
 use crate::{
-    api::Reason,
     backoff::Backoff,
     config::NodeConfig,
     contest::{Contests, is_correction},
     dataplane::ProgramLogs,
-    merge::{NodeIdentity, merge},
+    manifests::{Manifests, recall},
     netlink::{Change, Watch},
     pipeline::{LookError, Pipeline, View, problems_of},
     plan::{Action, Step},
-    source::{
-        ManifestError, dir,
-        watch::{DirWatch, Fingerprint},
-    },
-    state::{LastGood, Recorded, State},
+    source::watch::DirWatch,
+    state::{Recorded, State},
     status::{Problem, StatusReport, report},
     telemetry::Telemetry,
 };
@@ -66,101 +58,6 @@ impl Cause {
             Self::Periodic => "periodic",
         }
     }
-}
-
-/// Reads manifests, keeping the last valid ones.
-#[derive(Debug)]
-pub struct Manifests {
-    dir: PathBuf,
-    node: NodeIdentity,
-    protect: Vec<IpNet>,
-    /// What is wrong with the directory now; the last valid configuration is in force.
-    pub errors: Vec<ManifestError>,
-    /// The directory as it was when it was read.
-    seen: Fingerprint,
-}
-
-impl Manifests {
-    /// `protect` is remembered with the configuration, for a status without an agent.
-    pub fn new(dir: impl Into<PathBuf>, node: NodeIdentity, protect: Vec<IpNet>) -> Self {
-        Self { dir: dir.into(), node, protect, errors: Vec::new(), seen: Fingerprint::default() }
-    }
-
-    /// The directory's configuration and its text; None if it has errors, which are kept in `errors`. A directory
-    /// without any manifest is an error: whoever wants nothing done uninstalls, and a volume that is not mounted yet or
-    /// any more must not take the node's routes away.
-    pub fn read(&mut self) -> Option<(NodeConfig, LastGood)> {
-        // taken before reading: a change in between shows as a difference later
-        self.seen = Fingerprint::of(&self.dir);
-        let read = dir::read_files(&self.dir).and_then(|read| match read.files.as_slice() {
-            [] => Err(vec![self.no_manifests()]),
-            _ => Ok(read.files),
-        });
-        let read = read.and_then(|files| dir::parse(&files).map(|objects| (files, objects)));
-        match read {
-            Ok((files, objects)) => {
-                self.errors.clear();
-                let config = merge(&objects, &self.node);
-                let last_good = LastGood {
-                    node: self.node.name.clone(),
-                    labels: self.node.labels.clone(),
-                    protect: self.protect.clone(),
-                    files,
-                };
-                Some((config, last_good))
-            }
-            Err(errors) => {
-                self.errors = errors;
-                None
-            }
-        }
-    }
-
-    /// Whether the directory differs from what was read.
-    fn is_stale(&self) -> bool {
-        Fingerprint::of(&self.dir) != self.seen
-    }
-
-    /// Waits until nobody writes any more, at most a while: a file that ends at a document's end for now looks complete.
-    async fn at_rest(&self) {
-        const REST: Duration = Duration::from_millis(20);
-        const TIMES: usize = 50;
-        let mut last = Fingerprint::of(&self.dir);
-        for _ in 0..TIMES {
-            tokio::time::sleep(REST).await;
-            let now = Fingerprint::of(&self.dir);
-            if now == last {
-                return;
-            }
-            last = now;
-        }
-    }
-
-    fn no_manifests(&self) -> ManifestError {
-        ManifestError {
-            file: self.dir.display().to_string(),
-            line: None,
-            document: None,
-            kind: String::new(),
-            name: String::new(),
-            field: String::new(),
-            value: String::new(),
-            reason: Reason::Unreadable,
-            message: "holds no manifest".to_owned(),
-            cure: "put one there; `nicpath uninstall` takes everything back".to_owned(),
-        }
-    }
-
-    fn problems(&self) -> impl Iterator<Item = Problem> + '_ {
-        self.errors.iter().map(|error| Problem { reason: error.reason, message: error.to_string() })
-    }
-}
-
-/// The configuration that was valid last, from an earlier run.
-pub fn recall(state: &State) -> Option<NodeConfig> {
-    let last = state.last_good.as_ref()?;
-    let objects = dir::parse(&last.files).ok()?;
-    Some(merge(&objects, &NodeIdentity { name: last.node.clone(), labels: last.labels.clone() }))
 }
 
 /// The daemon's state between two runs of the pipeline.
@@ -230,7 +127,7 @@ impl<'a> Node<'a> {
     /// Works until `stop` completes. Stopping changes nothing on the node.
     pub async fn run(mut self, stop: impl Future<Output = ()>) {
         let mut stop = std::pin::pin!(stop);
-        let mut watch = self.watch_host().await;
+        let mut watch = self.watch_host();
         let mut dir_watch = self.watch_dir();
         self.reload();
         self.cycle(Cause::Start).await;
@@ -245,7 +142,7 @@ impl<'a> Node<'a> {
                 change = next_change(&mut watch) => match change {
                     Some(change) => self.gather(change, &mut watch).await,
                     None => {
-                        watch = self.watch_host().await;
+                        watch = self.watch_host();
                         Some(Cause::Overflow)
                     }
                 },
@@ -455,7 +352,7 @@ impl<'a> Node<'a> {
     }
 
     fn publish(&mut self, view: &View) {
-        let facts = view.facts(&self.manifests.node.name, &self.problems);
+        let facts = view.facts(&self.manifests.node().name, &self.problems);
         let report: StatusReport = report(facts, &self.recorded.conditions, Timestamp::now());
         let worth_a_line: Vec<String> = report
             .conditions
@@ -478,14 +375,14 @@ impl<'a> Node<'a> {
         self.telemetry.publish(report, slots);
     }
 
-    async fn watch_host(&self) -> Option<Watch> {
+    fn watch_host(&self) -> Option<Watch> {
         Watch::open(crate::netlink::WATCH_BUFFER_BYTES)
             .inspect_err(|e| warn!("cannot watch the host's network, comparing every {RESYNC:?}: {e}"))
             .ok()
     }
 
     fn watch_dir(&self) -> Option<DirWatch> {
-        DirWatch::new(&self.manifests.dir).inspect_err(|e| warn!("{e}; reading it every {RESYNC:?}")).ok()
+        DirWatch::new(self.manifests.dir()).inspect_err(|e| warn!("{e}; reading it every {RESYNC:?}")).ok()
     }
 }
 
@@ -500,15 +397,5 @@ async fn next_dir_change(watch: &mut Option<DirWatch>) {
     match watch {
         Some(watch) => watch.changed().await,
         None => std::future::pending().await,
-    }
-}
-
-/// A problem for a directory that does not exist, said before anything starts.
-pub fn check_dir(dir: &Path) -> Result<(), Problem> {
-    if dir.is_dir() {
-        Ok(())
-    } else {
-        let message = format!("{} is no directory: give the one with the manifests by --manifests", dir.display());
-        Err(Problem { reason: Reason::Unreadable, message })
     }
 }

@@ -81,7 +81,7 @@ impl Pipeline {
         let inventory = self.netlink.observe().await?;
         let names = link_names(&inventory);
         // slots are needed to desire, the desired NICs to read their hooks
-        let mut programs = self.dataplane.observe(&names, [])?;
+        let mut programs = self.dataplane.observe()?;
         let slots = programs.tables.nics.iter().map(|(slot, nic)| (nic.link, *slot)).collect();
         let memory = Memory { gateways: state.gateways.clone(), slots };
         let desired = desire(config, &inventory, &memory, &self.reserved);

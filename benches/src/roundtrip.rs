@@ -200,17 +200,7 @@ pub(crate) fn measure(rounds: usize, trips: usize) -> Result<Vec<Trips>> {
     Ok(all)
 }
 
-const MANIFESTS: &str = r#"
-apiVersion: nicpath.dev/v1alpha1
-kind: NicClass
-metadata: {name: user}
-spec: {match: {names: [eth0]}, gateways: [10.10.0.1, "fd00:10::1"]}
----
-apiVersion: nicpath.dev/v1alpha1
-kind: NicClass
-metadata: {name: mgmt}
-spec: {match: {names: [eth1]}, gateways: [10.20.0.1, "fd00:20::1"]}
-"#;
+use tests::product::NIC_CLASSES as MANIFESTS;
 
 fn set_up(way: Way, sources: usize) -> Result<Contender> {
     // as systemd sets it on every NIC, and as nicpath does

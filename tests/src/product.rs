@@ -22,6 +22,35 @@ use crate::netns::{Entry, Netns};
 use crate::wait::eventually;
 use crate::{scratch, sys};
 
+/// A NicClass for each NIC of [`crate::TwoNic`], with its gateways.
+pub const NIC_CLASSES: &str = r#"
+apiVersion: nicpath.dev/v1alpha1
+kind: NicClass
+metadata: {name: user}
+spec: {match: {names: [eth0]}, gateways: [10.10.0.1, "fd00:10::1"]}
+---
+apiVersion: nicpath.dev/v1alpha1
+kind: NicClass
+metadata: {name: mgmt}
+spec: {match: {names: [eth1]}, gateways: [10.20.0.1, "fd00:20::1"]}
+"#;
+
+/// The second of [`NIC_CLASSES`] alone.
+pub const MGMT_CLASS: &str = r#"
+apiVersion: nicpath.dev/v1alpha1
+kind: NicClass
+metadata: {name: mgmt}
+spec: {match: {names: [eth1]}, gateways: [10.20.0.1, "fd00:20::1"]}
+"#;
+
+/// A RouteEntry with one destination of each family by eth1.
+pub const SERVICES: &str = r#"
+apiVersion: nicpath.dev/v1alpha1
+kind: RouteEntry
+metadata: {name: services}
+spec: {destinations: [172.30.0.0/16, "fd00:30::/48"], nic: {class: mgmt}}
+"#;
+
 /// Names the binary; without it the release build of this workspace is taken.
 const BINARY_VARIABLE: &str = "NICPATH_BIN";
 /// Where an agent serves /metrics and /readyz, inside the node's namespace.

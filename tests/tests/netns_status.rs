@@ -20,12 +20,7 @@ use tests::{
 
 const TIMEOUT: Duration = Duration::from_millis(900);
 
-const MGMT: &str = r#"
-apiVersion: nicpath.dev/v1alpha1
-kind: NicClass
-metadata: {name: mgmt}
-spec: {match: {names: [eth1]}, gateways: [10.20.0.1, "fd00:20::1"]}
-"#;
+use tests::product::MGMT_CLASS as MGMT;
 
 const ROUTES: &str = r#"
 apiVersion: nicpath.dev/v1alpha1

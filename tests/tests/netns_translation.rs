@@ -114,12 +114,7 @@ fn a_source_rule_does_not_decide_about_a_pod_that_sees_the_node() {
     answers_by_the_nic_asked(TwoNic::builder().masqueraded_pod(), SourceRule::ByEth1);
 }
 
-const ROUTES: &str = r#"
-apiVersion: nicpath.dev/v1alpha1
-kind: RouteEntry
-metadata: {name: services}
-spec: {destinations: [172.30.0.0/16, "fd00:30::/48"], nic: {class: mgmt}}
-"#;
+use tests::product::SERVICES as ROUTES;
 
 /// A server behind gw1 in the destinations of [`ROUTES`].
 fn service(family: Family) -> IpAddr {

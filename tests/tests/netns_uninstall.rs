@@ -12,12 +12,7 @@ use host::{Foreign, NICS, Servers, Snapshot, everything_is_answered, on_hook, ow
 use support::NIC_CLASSES;
 use tests::{Family, TwoNic, lab::subnet, product::Product};
 
-const ROUTES: &str = r#"
-apiVersion: nicpath.dev/v1alpha1
-kind: RouteEntry
-metadata: {name: services}
-spec: {destinations: [172.30.0.0/16, "fd00:30::/48"], nic: {class: mgmt}}
-"#;
+use tests::product::SERVICES as ROUTES;
 
 /// A node with settings, routes and rules of its own, so that "as before" is not "as a fresh one".
 fn lived_in() -> TwoNic {

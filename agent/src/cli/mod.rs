@@ -20,9 +20,9 @@ use crate::{
     config::NodeConfig,
     dataplane::Dataplane,
     hook::Position,
+    manifests::{Manifests, check_dir, recall},
     merge::{NodeIdentity, Protected},
     netlink::Netlink,
-    node::{Manifests, recall},
     pipeline::Pipeline,
     state::{Lock, Locking, State, StateDir},
     sysctl::Sysctls,
@@ -206,7 +206,7 @@ impl ManifestArgs {
     }
 
     fn read(&self) -> Result<Manifests, Failure> {
-        crate::node::check_dir(&self.manifests).map_err(|problem| Failure::No(problem.message))?;
+        check_dir(&self.manifests).map_err(|problem| Failure::No(problem.message))?;
         Ok(Manifests::new(&self.manifests, self.identity()?, self.protect.clone()))
     }
 

@@ -2,6 +2,7 @@
 
 use std::net::IpAddr;
 
+use bytes::BufMut as _;
 use clap::{Args, ValueEnum};
 use ebpf::verdict::{Counter, Verdict};
 use serde::Serialize;
@@ -234,44 +235,49 @@ impl Packet {
 
     /// Ethernet, IP and transport header. Checksums are left out: the programs read none.
     fn frame(self) -> Vec<u8> {
-        const ETH_TYPES: [[u8; 2]; 2] = [[0x08, 0x00], [0x86, 0xdd]];
+        const ETH_TYPES: [u16; 2] = [0x0800, 0x86dd];
         let v4 = self.src.is_ipv4();
         let (protocol, transport) = self.transport(v4);
         let length = transport.len() as u16;
-        let mut frame = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2];
-        frame.extend(ETH_TYPES[usize::from(!v4)]);
+        let mut frame = Vec::new();
+        frame.put_slice(&[2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2]);
+        frame.put_u16(ETH_TYPES[usize::from(!v4)]);
         match (self.src, self.dst) {
             (IpAddr::V4(src), IpAddr::V4(dst)) => {
-                let [high, low] = (length + 20).to_be_bytes();
-                frame.extend([0x45, 0, high, low, 0, 0, 0x40, 0, 64, protocol, 0, 0]);
-                frame.extend(src.octets());
-                frame.extend(dst.octets());
+                frame.put_u16(0x4500);
+                frame.put_u16(length + 20);
+                frame.put_slice(&[0, 0, 0x40, 0, 64, protocol, 0, 0]);
+                frame.put_slice(&src.octets());
+                frame.put_slice(&dst.octets());
             }
             (src, dst) => {
                 let octets = |ip: IpAddr| match ip {
                     IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
                     IpAddr::V6(v6) => v6.octets(),
                 };
-                let [high, low] = length.to_be_bytes();
-                frame.extend([0x60, 0, 0, 0, high, low, protocol, 64]);
-                frame.extend(octets(src));
-                frame.extend(octets(dst));
+                frame.put_u32(0x6000_0000);
+                frame.put_u16(length);
+                frame.put_slice(&[protocol, 64]);
+                frame.put_slice(&octets(src));
+                frame.put_slice(&octets(dst));
             }
         }
-        frame.extend(transport);
+        frame.put_slice(&transport);
         frame
     }
 
     /// Protocol number and header.
     fn transport(self, v4: bool) -> (u8, Vec<u8>) {
-        let mut ports = [self.sport.to_be_bytes(), self.dport.to_be_bytes()].concat();
+        let mut ports = Vec::new();
+        ports.put_u16(self.sport);
+        ports.put_u16(self.dport);
         match self.proto {
             Protocol::Tcp => {
-                ports.extend([0, 0, 0, 1, 0, 0, 0, 0, 0x50, 0x02, 0xff, 0xff, 0, 0, 0, 0]);
+                ports.put_slice(&[0, 0, 0, 1, 0, 0, 0, 0, 0x50, 0x02, 0xff, 0xff, 0, 0, 0, 0]);
                 (6, ports)
             }
             Protocol::Udp => {
-                ports.extend([0, 8, 0, 0]);
+                ports.put_slice(&[0, 8, 0, 0]);
                 (17, ports)
             }
             // an echo request; the id is the source port

@@ -90,23 +90,19 @@ impl Dataplane {
         })
     }
 
-    /// Reads everything: of the hooks those of `managed` NICs and those that have a pinned link. `names` has every link
-    /// of the host.
-    pub fn observe(
-        &self,
-        names: &BTreeMap<Ifindex, String>,
-        managed: impl IntoIterator<Item = Ifindex>,
-    ) -> Result<ObservedPrograms> {
+    /// Reads what is installed and published. Hooks are read apart ([`Dataplane::hooks`]): which of them matter follows
+    /// from what is read here.
+    pub fn observe(&self) -> Result<ObservedPrograms> {
         let installed = self.installed()?;
         let (tables, switched_off) = match installed {
             Installed::Current | Installed::OtherBuild => (self.read_spec()?, self.is_off()?),
             Installed::None | Installed::OtherAbi { .. } => (TableSpec::default(), false),
         };
-        let hooks = self.hooks(installed, names, managed)?;
-        Ok(ObservedPrograms { installed, tables, hooks, switched_off })
+        Ok(ObservedPrograms { installed, tables, hooks: BTreeMap::new(), switched_off })
     }
 
-    /// The hooks alone, without reading tables: what can change behind our back.
+    /// Of the hooks those of `managed` NICs and those that have a pinned link: what can change behind our back. `names`
+    /// has every link of the host.
     pub fn hooks(
         &self,
         installed: Installed,

@@ -101,7 +101,7 @@ fn read_file(path: &Path, name: &str) -> Result<String, Box<ManifestError>> {
     })
 }
 
-fn whole_file(file: &str, reason: Reason, message: String) -> ManifestError {
+pub(crate) fn whole_file(file: &str, reason: Reason, message: String) -> ManifestError {
     ManifestError {
         file: file.to_owned(),
         line: None,

@@ -21,13 +21,7 @@ use tests::{
 
 const PATIENCE: Duration = Duration::from_secs(8);
 
-/// One destination of each family by eth1.
-const ROUTES: &str = r#"
-apiVersion: nicpath.dev/v1alpha1
-kind: RouteEntry
-metadata: {name: services}
-spec: {destinations: [172.30.0.0/16, "fd00:30::/48"], nic: {class: mgmt}}
-"#;
+use tests::product::SERVICES as ROUTES;
 
 fn product(lab: &TwoNic) -> Product {
     let product = Product::new(&lab.node);

@@ -12,12 +12,7 @@ use crate::{
     support::NIC_CLASSES,
 };
 
-const MGMT_CLASS: &str = r#"
-apiVersion: nicpath.dev/v1alpha1
-kind: NicClass
-metadata: {name: mgmt}
-spec: {match: {names: [eth1]}, gateways: [10.20.0.1, "fd00:20::1"]}
-"#;
+use tests::product::MGMT_CLASS;
 
 #[test]
 fn changed_manifests_are_in_the_kernel_within_two_seconds() {

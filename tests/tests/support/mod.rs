@@ -6,18 +6,7 @@ use tests::{
     product::{Product, described},
 };
 
-/// A NicClass for each NIC of the lab, with its gateways.
-pub(crate) const NIC_CLASSES: &str = r#"
-apiVersion: nicpath.dev/v1alpha1
-kind: NicClass
-metadata: {name: user}
-spec: {match: {names: [eth0]}, gateways: [10.10.0.1, "fd00:10::1"]}
----
-apiVersion: nicpath.dev/v1alpha1
-kind: NicClass
-metadata: {name: mgmt}
-spec: {match: {names: [eth1]}, gateways: [10.20.0.1, "fd00:20::1"]}
-"#;
+pub(crate) use tests::product::NIC_CLASSES;
 
 /// The product on the lab's node with [`NIC_CLASSES`] applied, and no agent.
 pub(crate) fn applied(lab: &TwoNic) -> Product {
